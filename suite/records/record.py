@@ -28,6 +28,7 @@ MAX_HOSTS = 9999
 MAX_VARIABLES = 64
 MAX_CAUTIONS = 16  # of a cell
 MAX_CHECKS = 1_000_000  # of correctness, in one pytest session
+LEFT_OUT = "the budget did not leave the "  # and how many seconds: why a cell has no waterfall for lack of time
 LARGEST = 1e100  # number, either side of zero: differences and products of a few stay finite
 
 # Disturbed windows are longer, so the times of equal code are a few percent apart by these two.

@@ -17,7 +17,7 @@ from rich.filesize import decimal
 from suite.plan.workloads import no_recipe
 from suite.properties.answers import UNSEEN
 from suite.records import baselines, counters, memory
-from suite.records.record import BarRecord, CellRecord, IntervalRecord, Machine, Record, oversubscribed_mark
+from suite.records.record import LEFT_OUT, BarRecord, CellRecord, IntervalRecord, Machine, Record, oversubscribed_mark
 from suite.render import commands, figures
 from suite.render.figures import interval, number, plural, size, some
 from suite.room import hardware
@@ -227,13 +227,16 @@ def _right(record: Record) -> Iterable[str]:
     yield from (f"{some(cells, MOST)}: {reason}." for reason, cells in on_one.items())
     if record.against is not None and record.cells:
         yield "Accuracy is not judged with --scaling-against; a run without it trains nets where the budget has time."
-    elif not differences and not on_one and (record.accuracies or _had_no_time(record)):
+    elif not differences and not on_one and (record.accuracies or _without_accuracy(record)):
         yield from _accuracy_not_judged(record)
+    elif untrained := [cell for cell in _without_accuracy(record) if cell.world_size > 1]:
+        untrained.sort(key=lambda cell: cell.world_size)
+        yield f"Accuracy is not judged by {some([cell.label for cell in untrained], MOST)}; the report says why."
 
 
-def _had_no_time(record: Record) -> bool:
-    """Return whether cells have a recipe, and no net was trained by it."""
-    return any(cell.accuracy_note not in ("", no_recipe(cell.workload)) for cell in record.cells)
+def _without_accuracy(record: Record) -> list[CellRecord]:
+    """Return the cells that have a recipe, and of which no net was trained by it."""
+    return [cell for cell in record.cells if cell.accuracy_note not in ("", no_recipe(cell.workload))]
 
 
 def _accuracy_not_judged(record: Record) -> Iterable[str]:
@@ -366,6 +369,10 @@ def _held_back(record: Record) -> Iterable[str]:
     if unknown:
         sessions = max(fall.sessions for _, fall in apart)
         yield f"not known after {plural(sessions, 'session')}: {some([cell.label for cell in unknown], MOST)}"
+    late = [cell for cell in record.cells if not cell.waterfalls and cell.waterfall_note.startswith(LEFT_OUT)]
+    if late:
+        late.sort(key=lambda cell: cell.world_size)
+        yield f"not taken apart for lack of time: {some([cell.label for cell in late], MOST)}"
 
 
 class _Cause(NamedTuple):

@@ -33,6 +33,7 @@ from suite.verdict.accuracy import noninferiority
 
 SEED = 1  # of the first pair, and of the weights and the order of samples in everything that is timed
 SHARE = 0.6  # of the budget is for training at most, the rest for timing
+KEPT_SHARE = 0.2  # of it is kept for training where waterfalls come first
 
 
 def trained(run: Observations) -> list[Arm]:
@@ -54,13 +55,22 @@ def needed(run: Observations) -> list[Arm]:
     return [arm for arm in both if arm in run.steps and arm not in run.lost]
 
 
-def allowed_s(run: Observations, left_s: float) -> float:
+def allowed_s(run: Observations, left_s: float, session_s: float = 0.0) -> float:
     """Return how many wall seconds training may take: a share of the budget.
 
-    No more than `left_s`, where the user set the budget and when sessions are over.
+    No more than `left_s`, where the user set the budget and when sessions are over; and no more than a profile's
+    stretched budget leaves beside the sessions that take place in any case (`Plan.beside_s`).
+
+    Args:
+        run: in its first session, or after its last.
+        left_s: of the budget.
+        session_s: that each session takes without training.
     """
-    share_s = SHARE * run.plan.config.budget_s
-    return min(share_s, left_s) if run.plan.config.min_sessions == 1 or run.sessions else share_s
+    config = run.plan.config
+    share_s = SHARE * config.budget_s
+    if config.min_sessions == 1 or run.sessions:
+        return min(share_s, left_s)
+    return min(share_s, max(0.0, run.plan.beside_s(left_s, session_s, 0)))
 
 
 def train_last(
@@ -95,7 +105,7 @@ def training(run: Observations, sessions: Sessions, say: Say) -> Callable[[Group
 
     def train(groups: Groups) -> None:
         start = run.plan.clock()
-        until = start + allowed_s(run, sessions.left_s())
+        until = start + allowed_s(run, sessions.left_s(), groups.session.usual_s)
         done: set[tuple[Arm, int]] = set()
         for net in _in_order(run):
             if net not in done:
@@ -108,7 +118,7 @@ def training(run: Observations, sessions: Sessions, say: Say) -> Callable[[Group
 
 def _in_order(run: Observations) -> Iterator[tuple[Arm, int]]:
     """Yield arm and seed of every net to train; which pairs need more seeds is read from the first ones."""
-    pairs = wanted_pairs(run)
+    pairs = sorted(wanted_pairs(run), key=lambda arm: -arm.world_size)  # what has no time are the smallest
     if run.compares_first:  # time runs out as a rule, and other runs have the other pairs
         random.Random(run.plan.seed).shuffle(pairs)
     yield from ((arm, SEED) for pair in pairs for arm in (pair.on_one, pair))

@@ -19,12 +19,21 @@ from suite.plan.cells import PLAIN, Arm, Cell, Side
 from suite.processes.answers import Probed
 from suite.processes.failure import WorkerFailure
 from suite.records import record
-from suite.records.record import interval
+from suite.records.record import LEFT_OUT, interval
 from suite.room.conditions import LIMIT_CORES
-from suite.run import judging
+from suite.run import accuracy, judging
 from suite.run.observations import Observations, Session
 from suite.run.retries import Retries, timing
-from suite.run.session import Groups, Say, Sessions, drawn_before, hang_timeout_s, warm_step_s, whole_turns
+from suite.run.session import (
+    LEAD_IN_S,
+    Groups,
+    Say,
+    Sessions,
+    drawn_before,
+    hang_timeout_s,
+    warm_step_s,
+    whole_turns,
+)
 from suite.verdict import explain
 from suite.verdict.diagnose import OWN_WORK, Growth, Point, Rounds, Waterfall, growth, waterfall
 from suite.verdict.explain import About, against_base, sentence
@@ -41,7 +50,7 @@ FED_WINDOW_S = 0.2  # with a loader: more minibatches precede a window, and its 
 SESSION_S = {"quick": 5.0, "full": 10.0}
 MOST_CELLS = 3  # with a base in the run: the slowest ones, so that a session does not become many times longer
 
-SHARE = 0.1
+SHARE = 0.1  # of the budget, in a session with a base: for the waterfalls of a cell
 SIDES: tuple[Side, ...] = ("candidate", "base")
 Role = Literal["one", "plain", "own"]
 
@@ -165,53 +174,110 @@ def affordable(run: Observations, sessions: Sessions, wanted: Sequence[Target]) 
     return [target for target in wanted if target.cell not in too_long]
 
 
+def carried(run: Observations, sessions: Sessions, wanted: Sequence[Target], session_s: float) -> list[Target]:
+    """Return the waterfalls that the sessions of figures seem to have time for; it is noted of the cells of the others.
+
+    Those of the largest world sizes come first. Both they and the sessions may take longer than is known here.
+    """
+    by_cell, spent_s, allowed_s = _by_cell(run, wanted), 0.0, _allowed_s(run, sessions, 0, session_s)
+    for number, (cell, sides) in enumerate(by_cell.items()):
+        needed_s = _needed_s(run, sessions, sides)
+        if number and spent_s + needed_s > allowed_s:
+            run.unexplained[cell] = _too_long(needed_s)
+        else:
+            spent_s += needed_s
+    return [target for target in wanted if target.cell not in run.unexplained]
+
+
+def left_out(run: Observations) -> list[Cell]:
+    """Return the cells that are not taken apart for lack of time, the smallest world sizes first."""
+    late = [cell for cell, why in run.unexplained.items() if why.startswith(LEFT_OUT)]
+    return sorted((cell for cell in late if not _apart(run, cell)), key=lambda cell: cell.world_size)
+
+
+def needed_s(run: Observations, sessions: Sessions, wanted: Iterable[Target]) -> float:
+    """Return the least seconds that these waterfalls take in a session."""
+    return math.fsum(_needed_s(run, sessions, sides) for sides in _by_cell(run, wanted).values())
+
+
+def _by_cell(run: Observations, wanted: Iterable[Target]) -> dict[Cell, list[Target]]:
+    """Return the waterfalls of each cell that can have them; the largest world sizes first, the others as drawn.
+
+    Every session of a run has the same order, because a cell that is taken apart in one session alone shows nothing.
+    """
+    by_cell: dict[Cell, list[Target]] = {}
+    for target in wanted:
+        by_role = target.arms(run)
+        if by_role["own"] not in run.lost and by_role["one"] not in run.lost:
+            by_cell.setdefault(target.cell, []).append(target)
+    drawn = random.Random(run.plan.seed).sample(list(by_cell), len(by_cell))
+    return {cell: by_cell[cell] for cell in sorted(drawn, key=lambda cell: -cell.world_size)}
+
+
+def _allowed_s(run: Observations, sessions: Sessions, number: int, session_s: float = 0.0) -> float:
+    """Return how many seconds the waterfalls of a session may take.
+
+    The sessions that take place whatever a profile's budget is share what it leaves, stretched, beside their timing and
+    what is kept for training. Where the user set the budget, the first session may have as much as that.
+
+    Args:
+        run, sessions: of the campaign.
+        number: of the session.
+        session_s: that it takes without its waterfalls.
+    """
+    config, left_s = run.plan.config, sessions.left_s()
+    if run.comparison.bases:
+        return min(left_s, MOST_CELLS * SHARE * config.budget_s)
+    if number >= config.min_sessions:
+        return left_s
+    if config.min_sessions == 1:
+        return config.budget_s
+    training_s = accuracy.KEPT_SHARE * config.budget_s if number == 0 and accuracy.trained(run) else 0.0
+    return (run.plan.beside_s(left_s, session_s, number) - training_s) / (config.min_sessions - number)
+
+
 def _needed_s(run: Observations, sessions: Sessions, targets: Iterable[Target]) -> float:
-    """Return the least seconds that the variants of these waterfalls take in a session."""
+    """Return the least seconds that the variants of these waterfalls take in a session: to warm up, and two rounds."""
     needed_s = 0.0
     for target in targets:
-        step_s = sessions.step_s.get(target.arms(run)["own"], 0.0)
+        step_s = sessions.step_s.get(target.arms(run)["own"]) or LEAD_IN_S
         for loaders in (target.loaders(run, point) for point in _points(run, target)):
             timed_s = max(FED_WINDOW_S if loaders else WINDOW_S, whole_turns(1, loaders) * step_s)
-            needed_s += 3 * (timed_s + drawn_before(loaders, loaders) * step_s)
+            needed_s += 3 * (timed_s + drawn_before(sessions.lead_in(step_s, loaders), loaders) * step_s)
     return needed_s
 
 
 def _too_long(needed_s: float) -> str:
-    return f"the budget did not leave the {needed_s:.0f} s it takes"
+    return f"{LEFT_OUT}{needed_s:.0f} s it takes"
 
 
 def probing(run: Observations, sessions: Sessions, wanted: Sequence[Target], say: Say) -> Callable[[Groups], None]:
     """Return a function that times the variants of every target with a session's groups.
 
-    A cell that does not fit into the rest of the budget is left out and noted, except in the sessions that take place
-    whatever a profile's budget is. Where the user set the budget, those of the first session may take as long as that.
-    With a base in the run, they have at most `SHARE` of the budget in every session.
+    Cells that do not fit into the time for it (`_allowed_s`) are left out and noted, those of the smallest world sizes
+    first. By how much earlier ones took longer than the least that they could is known of the next. In the sessions
+    that take place whatever a profile's budget is, one cell is always taken apart.
     """
 
     def probe(groups: Groups) -> None:
-        number = groups.session.number
+        number, clock = groups.session.number, run.plan.clock
         rng = random.Random(f"{run.plan.seed} {number}")
-        by_cell: dict[Cell, list[Target]] = {}
-        for target in rng.sample(wanted, len(wanted)):
-            by_role = target.arms(run)
-            if by_role["own"] not in run.lost and by_role["one"] not in run.lost:
-                by_cell.setdefault(target.cell, []).append(target)
-        spent_s = 0.0
+        by_cell = _by_cell(run, wanted)
+        begun_s, allowed_s = clock(), _allowed_s(run, sessions, number, groups.session.usual_s)
+        always = not run.comparison.bases and number < run.plan.config.min_sessions > 1
         for cell, sides in by_cell.items():
             points = {target: _points(run, target) for target in sides}
             needed_s = _needed_s(run, sessions, sides)
-            left_s, least, budget_s = sessions.left_s(), run.plan.config.min_sessions, run.plan.config.budget_s
-            if run.comparison.bases:
-                left_s, least = min(left_s, SHARE * budget_s), 0
-            elif number < least == 1 and needed_s + spent_s > budget_s:  # the budget is the user's own
-                least = 0
-            if number >= least and needed_s > left_s:
-                run.unexplained[cell] = _too_long(needed_s)
+            expected_s = clock() - begun_s + run.apart_pace * needed_s
+            too_long = needed_s > SHARE * run.plan.config.budget_s and bool(run.comparison.bases)
+            if too_long or (expected_s > allowed_s and not always):
+                run.unexplained[cell] = _too_long(run.apart_pace * needed_s)
                 continue
-            spent_s += needed_s
+            always = False
             say(f"session {number + 1}: where the time goes: {cell.id}")
-            allowed_s = min(len(sides) * SESSION_S[run.plan.config.profile], left_s)
-            _time(run, sessions, groups, points, rng, allowed_s / len(by_cell))
+            rounds_s = min(len(sides) * SESSION_S[run.plan.config.profile], sessions.left_s())
+            least_s = _time(run, sessions, groups, points, rng, rounds_s / len(by_cell))
+            run.apart_pace = max(1.0, least_s / needed_s) if needed_s else run.apart_pace
 
     return probe
 
@@ -223,11 +289,15 @@ def _time(
     points: Mapping[Target, Sequence[Point]],
     rng: random.Random,
     allowed_s: float,
-) -> None:
+) -> float:
     """Time the variants of one cell: each until it is warm, then rounds forwards and backwards in as many pairs as fit.
 
     The same variant of both sides is timed next to each other, so that what passes meanwhile meets both.
+
+    Returns:
+        The wall seconds until the first pair of rounds was over, which is the least that there is.
     """
+    begun_s = run.plan.clock()
     shuffled = rng.sample(list(_VARIANTS), len(_VARIANTS))
     order = [(target, point) for point in shuffled for target in points if point in points[target]]
     loaders = {(target, point): target.loaders(run, point) for target, point in order}
@@ -255,6 +325,7 @@ def _time(
     round_s = sum((steps[key] + drawn_before(leads_in[key], loaders[key])) * one_s for key, one_s in step_s.items())
     retries = Retries()
     pairs = max(1, int(allowed_s / (2 * round_s))) if round_s else 0
+    least_s = 0.0
     for number in range(2 * pairs):
         for target, point in order if number % 2 == 0 else order[::-1]:
             if (target, point) not in step_s:
@@ -266,6 +337,8 @@ def _time(
                 about = {"cell": target.cell.id, "side": target.side, "point": point}
                 probe = record.Probe.model_validate({**about, "round": number, "steps": count, **dict(tries[-1])})
                 groups.session.probes.setdefault(target.cell, []).append(probe)
+        least_s = least_s if number > 1 else run.plan.clock() - begun_s
+    return least_s
 
 
 def _window(
@@ -343,7 +416,7 @@ def _waterfall(run: Observations, cell: Cell, side: Side) -> Waterfall | None:
 
 def note(run: Observations, cell: Cell) -> str:
     """Return why a cell has no waterfall; "" where it has one, or needs none."""
-    if cell.world_size == 1 or any(cell in session.probes for session in run.sessions):
+    if cell.world_size == 1 or _apart(run, cell):
         return ""
     if run.plan.config.devices.oversubscribed(cell.world_size):
         return "oversubscribed devices say nothing about scaling"
@@ -360,6 +433,10 @@ def note(run: Observations, cell: Cell) -> str:
             f"{MOST_CELLS} in a session; without --scaling-against a first run has one of every cell"
         )
     return "; ".join(cause for (arm, _), cause in run.unprobed.items() if arm == run.plan.own(cell))
+
+
+def _apart(run: Observations, cell: Cell) -> bool:
+    return any(cell in session.probes for session in run.sessions)
 
 
 def _rounds(session: Session, cell: Cell, side: Side) -> Rounds:

@@ -9,7 +9,6 @@ quick profile trains when that is over.
 from __future__ import annotations
 
 import contextlib
-import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -41,6 +40,7 @@ class Collaborators:
     """What a campaign starts processes with; a test of the campaign's decisions gives it others."""
 
     neighbours: Callable[..., list[str] | tuple[str, ...]] = check.neighbours
+    meter: Callable[..., Meter] = Meter
     sides: Callable[..., Sides] = Sides
     sessions: Callable[..., Sessions] = Sessions
     prepare: Callable[..., None] = preparing.prepare
@@ -76,7 +76,7 @@ def measure(
         say(line)
 
     sides_of_run = collaborators.sides(config.devices.kind, config.root, config.python_path, hosts, note)
-    with Meter(config.devices) as meter, sides_of_run as sides:
+    with collaborators.meter(config.devices) as meter, sides_of_run as sides:
         campaign = _Campaign(run, sides, meter, say, collaborators, grown)
         try:
             campaign.time_cells()
@@ -101,10 +101,11 @@ class _Campaign:
         self._run, self._sides, self._say, self._collaborators, self._grown = run, sides, say, collaborators, grown
         self._of_figures: int | None = None  # sessions that time more than the comparison needs, once that is known
         self._forecast_s = 0.0  # of the last session
-        self._shown = 0  # sessions in the plan that was shown last
+        self._shown = forecast.Shown()
         self._comparing = True
         rng = random.Random(run.plan.seed)
         self._sessions = collaborators.sessions(run, sides.pools, rng, meter, self._left_s, self._say_left)
+        self._lengths = forecast.Lengths(run, sides, self._sessions)
 
     def time_cells(self) -> None:
         """Time every cell, next to its base where it has one; without a named base also all that its figures need."""
@@ -129,13 +130,15 @@ class _Campaign:
         if run.compares_first:
             training_s = 0.0
             if not self._judges_machine:  # a FAIL of the machine names the part that grew
-                explained = [target for target in explained if not self._has_base(target.cell)]
+                explained = [target for target in explained if not run.has_base(target.cell)]
         self._sessions.replan_blocks(training_s)
         beside = [*on_one, *self._on_one(run.plan.cells)]
+        session_s = self._forecast([*own, *beside], attribution.arms(run, explained), least=True).wall_s
+        explained = attribution.carried(run, self._sessions, explained, session_s)
         carried = self._carried(compared)
         left_out = [cell for cell in compared if cell not in carried]
         run.comparison = replace(run.comparison, needed_s=self._needed_s(compared) if left_out else 0.0)
-        self._show_plan(beside, attribution.arms(run, explained), training_s, left_out)
+        self._show_plan(beside, explained, training_s, left_out)
         self._run_sessions(on_one, explained, None if run.compares_first else train)
         if run.compares_first:
             self._comparing = False
@@ -214,12 +217,6 @@ class _Campaign:
         """Whether there are as many accepted runs as judging the machine takes."""
         return self._run.plan.config.against is None and len(self._run.plan.baseline.runs) >= ENOUGH_RUNS
 
-    def _has_base(self, cell: Cell) -> bool:
-        """Return whether a cell is compared with a commit that could be had."""
-        run = self._run
-        compared = cell in run.comparison.cells
-        return compared and any(arm.side != "candidate" and arm not in run.lost for arm in run.arms(cell).values())
-
     def _carried(self, chosen: Sequence[Cell]) -> tuple[Cell, ...]:
         """Return the cells that the budget can judge; a profile's budget stretches to all of them."""
         if not self._keeps_budget:
@@ -238,17 +235,7 @@ class _Campaign:
         self, units: Sequence[tuple[Arm, ...]], untimed: Sequence[Arm] = (), *, least: bool = False
     ) -> forecast.Length:
         """Return how long a session of these arms will be, by default or at least; 0 where none can be started."""
-        arms = [arm for arm in (*_arms(units), *untimed) if arm in self._run.jobs]
-        if not arms:
-            return forecast.Length(0.0, 0)
-        return forecast.session(
-            self._run,
-            arms,
-            0.0 if least else self._left_s(),
-            loading_s=self._sides.loading_s,
-            rank_s=forecast.RANK_S if self._sides.forks else self._sides.start_s,
-            step_s=self._sessions.step_s,
-        )
+        return self._lengths.of(_arms(units), untimed, 0.0 if least else self._left_s())
 
     def _slower_targets(self, chosen: Sequence[Cell]) -> list[attribution.Target]:
         """Return the waterfalls, of candidate and base, of the cells that look slower so far.
@@ -312,11 +299,12 @@ class _Campaign:
             to_load_s = self._sides.next_load_s - self._sides.loading_s  # more than sessions share, or less
             next_s = self._next_s([*units, *beside]) + to_load_s
             if over or (self._keeps_budget and run.sessions and self._left_s() < next_s):
-                units = [unit for unit in units if self._never_timed(unit)]
+                units = [unit for unit in units if run.never_timed(unit)]
             if not units:
                 break
             timed = _arms(units)
             units += [unit for unit in dict.fromkeys(beside) if unit[0] not in timed and unit[0] not in run.lost]
+            explained = [target for target in explained if target.cell not in attribution.left_out(run)]
             probed = explained if of_figures and number < attribution.SESSIONS else []
             suspects = self._slower_targets(run.comparison.judged)
             untimed = [
@@ -330,6 +318,7 @@ class _Campaign:
                 counted = run.plan.cells if of_figures else run.comparison.cells
                 afterwards.append(self._collaborators.counting(run, self._sessions, counted, self._say_left))
             if self._session(units, untimed, afterwards, self._share_s(number, explained=bool(suspects))):
+                self._lengths.learn(_arms(units), untimed)
                 self._forecast_s = self._forecast(units, untimed, least=True).wall_s
                 self._replan(number)
         self._take_apart_alone()
@@ -351,7 +340,11 @@ class _Campaign:
 
         So the time that cells took because they look slower counts as if it were left.
         """
-        run, config, left_s = self._run, self._run.plan.config, self._left_s() + self._for_slower_cells_s
+        run, config, left_s = (
+            self._run,
+            self._run.plan.config,
+            self._left_s() + self._run.for_slower_cells_s(self._of_figures or 0),
+        )
         if self._of_figures is None:
             sessions = self._planned(number + 1 + left_s / run.session_s)
             self._of_figures = min(max(1, sessions // ONE_IN), FIRST_LOOK) if run.comparison.bases else sessions
@@ -368,15 +361,9 @@ class _Campaign:
                 more = max(more, fitting) if run.comparison.over_budget else fitting
             affordable = number + 1 + more
             run.planned = config.calibrate or self._planned(affordable)
-            if run.comparison.bases and run.planned < self._shown:
-                self._say_plan(run.planned, self._forecast(units)._replace(wall_s=next_s))
-
-    @property
-    def _for_slower_cells_s(self) -> float:
-        """How long cells were taken apart that look slower, beyond the waterfalls that the figures need anyway."""
-        first, *later = self._run.sessions
-        of_figures_s = [first.explaining_s if each.number < (self._of_figures or 0) else 0.0 for each in later]
-        return math.fsum(max(0.0, each.explaining_s - s) for each, s in zip(later, of_figures_s, strict=True))
+        elif number:
+            return
+        self._correct_plan(left_s)
 
     def _share_s(self, number: int, *, explained: bool) -> float:
         """Return how long the blocks of a session may take where cells are compared: its share of what is left.
@@ -415,24 +402,39 @@ class _Campaign:
     def _show_plan(
         self,
         beside: Sequence[tuple[Arm, ...]],
-        untimed: Sequence[Arm] = (),
+        explained: Sequence[attribution.Target] = (),
         training_s: float = 0.0,
         left_out: Sequence[Cell] = (),
     ) -> None:
         run = self._run
         chosen = run.plan.cells if self._of_figures is None else run.comparison.judged
-        each = self._forecast([*self._units(chosen), *beside], untimed)
+        each = self._forecast([*self._units(chosen), *beside], attribution.arms(run, explained))
         if not each.wall_s:
             return
+        if not run.comparison.bases:  # otherwise the first sessions alone, or those that find a cell slower
+            each = each._replace(wall_s=each.wall_s + attribution.needed_s(run, self._sessions, explained))
         affordable = len(run.sessions) + (self._left_s() - training_s) / each.wall_s
         planned = run.plan.config.calibrate or self._planned(affordable)
         self._say_plan(planned, each, left_out)
 
     def _say_plan(self, planned: int, each: forecast.Length, left_out: Sequence[Cell] = ()) -> None:
-        self._shown = planned
+        self._shown = forecast.Shown.of(self._run, planned, each)
         for line in forecast.lines(self._run, planned, each, left_out):
             self._run.notes.append(line)
             self._say(line)
+
+    def _correct_plan(self, left_s: float) -> None:
+        """Show the plan again where what the last session took makes it another one."""
+        run, done, judged = self._run, len(self._run.sessions), self._run.comparison.judged
+        units = [*self._units(judged), *self._on_one(judged)]
+        alike = not run.comparison.bases or done < (self._of_figures or 0)
+        each = self._forecast(units)._replace(wall_s=run.session_s if alike else self._next_s(units))
+        if not each.wall_s:
+            return
+        planned = run.planned or self._planned(done + left_s / each.wall_s)
+        fewer = bool(run.comparison.bases) and planned < self._shown.sessions
+        if fewer or self._shown.is_wrong(forecast.Shown.of(run, planned, each)):
+            self._say_plan(planned, each)
 
     def _planned(self, affordable: float) -> int:
         """Return how many sessions there are, where the budget allows `affordable`."""
@@ -456,7 +458,7 @@ class _Campaign:
         run = self._run
         if run.failure(cell) is not None or cell in run.comparison.over_budget:
             return False
-        return of_figures or self._never_timed((run.plan.own(cell),)) or self._undecided(cell)
+        return of_figures or run.never_timed((run.plan.own(cell),)) or self._undecided(cell)
 
     def _undecided(self, cell: Cell) -> bool:
         """Return whether a session may decide a cell that has been timed, by its bases or by its floor."""
@@ -475,11 +477,6 @@ class _Campaign:
         units = dict.fromkeys(tuple(run.arms(cell).values()) for cell in chosen)  # each cell next to its bases
         alive = [tuple(arm for arm in unit if arm not in run.lost) for unit in units]
         return [unit for unit in alive if unit]
-
-    def _never_timed(self, unit: tuple[Arm, ...]) -> bool:
-        """Return whether an arm has no sample: another arm broke their processes, and one more session is due to it."""
-        timed = {window.arm for session in self._run.sessions for window in session.windows}
-        return any(arm.id not in timed for arm in unit)
 
     def _left_s(self) -> float:
         """Return how much of the budget is left, without what sweeps that are still to come need."""

@@ -1,16 +1,17 @@
 """What a run is going to do, said beforehand: cells, minutes, and the smallest slowdown that it will find.
 
-The forecast uses the time that templates took to load, or one worker to start. The number of sessions by which error is
-spent is fixed later, when the first session has shown how long one takes.
+The forecast uses the time that templates took to load, or one worker to start, and from the first session on what that
+took. The number of sessions by which error is spent is fixed when the first session has shown how long one takes.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from suite.base.sides import Sides
 from suite.plan import workloads
 from suite.plan.cells import PLAIN, SINGLE, Arm, Cell
 from suite.plan.config import Config
@@ -18,10 +19,10 @@ from suite.plan.workloads import LAUNCH_BOUND
 from suite.records.calibration import POWER, promise
 from suite.render.figures import plural
 from suite.room.quiet import available_cores
-from suite.run import accuracy, collectives, judging
+from suite.run import accuracy, attribution, collectives, judging
 from suite.run.observations import Observations
 from suite.run.plan import Plan
-from suite.run.session import WINDOW_S
+from suite.run.session import LEAD_IN_S, WINDOW_S, Sessions
 from suite.verdict import ALPHA_PASS, FIRST_LOOK
 from suite.verdict.paired import fewest_alone
 
@@ -29,7 +30,9 @@ RANK_S = 0.4  # of a core, for a forked rank to build its trainer; others load t
 ENDING_S = 1.5  # the first steps, and the end of the processes
 CURVE = (0.5, 0.8, POWER)  # probabilities with which the plan says what is found
 SCATTERS = (0.01, 0.03)  # SDs of sessions for which the plan says it where that of this machine is not known
+FAR = 1.3  # times the minutes in a plan, or so many times less, are another plan
 SPARE = 32  # descriptors for all but ranks and hosts: 16 in the controller (docs/evidence/scale.md), 23 in a rank
+UNKNOWN = "plan: contexts, communicators and first steps on GPUs are not in it; the first session shows what they take"
 OF_A_RANK = 2  # descriptors that a rank of gloo opens for every rank of its group (docs/several-machines.md)
 
 
@@ -40,14 +43,63 @@ class Length(NamedTuple):
     rounds: int
 
 
+class Pace(NamedTuple):
+    """What the parts of a session took over what was reasoned, and the seconds of all that follows its blocks."""
+
+    starting: float = 1.0
+    warming: float = 1.0
+    timing: float = 1.0
+    ending_s: float = ENDING_S
+
+
+REASONED = Pace()
+
+
+class Lengths:
+    """How long sessions are: by what the last one took, of what nobody can know before the first one has shown it.
+
+    On GPUs these are contexts, communicators, the first steps of processes, and what surrounds a window.
+    """
+
+    def __init__(self, run: Observations, sides: Sides, sessions: Sessions) -> None:
+        self._run, self._sides, self._sessions, self._pace = run, sides, sessions, REASONED
+
+    def of(self, timed: Iterable[Arm], untimed: Iterable[Arm], budget_s: float) -> Length:
+        """Return how long a session of these arms is, as `session` has it; 0 where none can be started."""
+        both = self._with_jobs(timed), self._with_jobs(untimed)
+        return session(self._run, *both, budget_s, pace=self._pace, **self._known()) if any(both) else Length(0.0, 0)
+
+    def learn(self, timed: Iterable[Arm], untimed: Iterable[Arm]) -> None:
+        """Learn from the last session, which had these arms."""
+        last, blocks = self._run.sessions[-1], len(self._run.sessions[-1].conditions)
+        starting_s, round_s = _parts(self._run, self._with_jobs(timed), self._with_jobs(untimed), **self._known())
+        if last.starting_s and starting_s and blocks and round_s:
+            before_s, timed_s = last.starting_s + last.warming_s, last.timing_s - last.filling_s
+            self._pace = Pace(
+                last.starting_s / starting_s,
+                last.warming_s / round_s,
+                last.timing_s / (2 * blocks * round_s),
+                max(0.0, last.usual_s - before_s - timed_s),
+            )
+
+    def _with_jobs(self, arms: Iterable[Arm]) -> list[Arm]:
+        return [arm for arm in arms if arm in self._run.jobs]
+
+    def _known(self) -> dict[str, Any]:
+        rank_s = RANK_S if self._sides.forks else self._sides.start_s
+        return {"loading_s": self._sides.loading_s, "rank_s": rank_s, "step_s": self._sessions.step_s}
+
+
 def session(
     run: Observations,
-    arms: Sequence[Arm],
+    timed: Sequence[Arm],
+    untimed: Sequence[Arm],
     budget_s: float,
     *,
     loading_s: float,
     rank_s: float,
     step_s: Mapping[Arm, float],
+    pace: Pace = REASONED,
 ) -> Length:
     """Return roughly how long a session of these arms is.
 
@@ -55,17 +107,34 @@ def session(
 
     Args:
         run: has the jobs of the arms.
-        arms: of the session.
+        timed, untimed: arms of the session; the untimed ones only start.
         budget_s: of all sessions.
         loading_s: what loading templates takes of a session; 0 where each rank loads torch by itself.
         rank_s: of a core, until a rank has built its trainer.
         step_s: seconds a step of the arms that have been timed; a window has one step or more.
+        pace: of the last session.
     """
-    groups = {arm.processes: run.jobs[arm].size for arm in arms}
-    round_s = sum(max(WINDOW_S, step_s.get(arm, 0.0)) for arm in arms)
-    starting_s = loading_s + sum(groups.values()) * rank_s / max(1, len(available_cores())) + round_s  # to warm up
-    rounds = 2 * run.block_count(starting_s, round_s, budget_s)
-    return Length(starting_s + rounds * round_s + ENDING_S, rounds)
+    starting_s, round_s = _parts(run, timed, untimed, loading_s=loading_s, rank_s=rank_s, step_s=step_s)
+    start_s, each_s = pace.starting * starting_s + pace.warming * round_s, pace.timing * round_s
+    rounds = 2 * run.block_count(start_s, each_s, budget_s)
+    return Length(start_s + rounds * each_s + pace.ending_s, rounds)
+
+
+def _parts(
+    run: Observations,
+    timed: Sequence[Arm],
+    untimed: Sequence[Arm],
+    *,
+    loading_s: float,
+    rank_s: float,
+    step_s: Mapping[Arm, float],
+) -> tuple[float, float]:
+    """Return the seconds until the processes of a session's arms have started, and those of a round."""
+    groups = {arm.processes: run.jobs[arm].size for arm in (*timed, *untimed)}
+    of_cores_s = sum(groups.values()) * rank_s / max(1, len(available_cores()))
+    before_s = 0.0 if run.plan.config.devices.kind == "cpu" else LEAD_IN_S
+    round_s = math.fsum(max(WINDOW_S, step_s.get(arm, 0.0)) + before_s for arm in timed)
+    return loading_s + max(rank_s, of_cores_s), round_s
 
 
 def descriptors(plan: Plan) -> int:
@@ -110,13 +179,10 @@ def lines(run: Observations, planned: int, each: Length, left_out: Sequence[Cell
     """
     comparison, comparisons = run.comparison, judging.comparisons(run)
     bases = f" against {', '.join(base.label for base in comparison.bases.values())}" if comparison.bases else ""
-    sessions_s = (planned - len(run.sessions)) * each.wall_s
-    minutes = (run.plan.elapsed_s + sessions_s + collectives.cost_s(run.plan)) / 60
-    training_s = accuracy.allowed_s(run, run.plan.config.budget_s - run.plan.elapsed_s)
-    training = f"at most {max(0.0, training_s) / 60:.1f} min of training"
-    if run.compares_first:
-        training = "training in what they leave"
-    training = f", and {training}" if accuracy.trained(run) else ""
+    at_most_s, minutes = training_s(run, each), timing_s(run, planned, each) / 60
+    training = f", and at most {at_most_s / 60:.1f} min of training" if at_most_s else ""
+    if run.compares_first and accuracy.trained(run):
+        training = ", and training in what they leave"
     runs = run.plan.config.runs
     of_runs = f" in a bisection of at most {runs} runs" if runs > 1 else ""
     first = (
@@ -136,7 +202,43 @@ def lines(run: Observations, planned: int, each: Length, left_out: Sequence[Cell
         )
     promised = [*named, _promise(run, comparisons, planned, each.rounds), _scope(run, planned)] if judges else []
     too_large = [f"plan: {run.plan.config.not_measured}"] if run.plan.config.too_large else []
-    return [first, *too_large, *promised, *_short_of_floors(run, planned), *_launch_bound(run.plan.config)]
+    unknown = [UNKNOWN] if run.plan.config.devices.kind != "cpu" and not run.sessions else []
+    late = ", ".join(cell.id for cell in attribution.left_out(run))
+    whole = [f"plan: not taken apart, because the budget has no room for them: {late}"] if late else []
+    floors = _short_of_floors(run, planned)
+    return [first, *unknown, *too_large, *promised, *whole, *floors, *_launch_bound(run.plan.config)]
+
+
+class Shown(NamedTuple):
+    """What a plan said: sessions, seconds of the run without and with all its training, and cells not taken apart."""
+
+    sessions: int = 0
+    least_s: float = 0.0
+    most_s: float = 0.0
+    left_out: tuple[Cell, ...] = ()
+
+    @classmethod
+    def of(cls, run: Observations, planned: int, each: Length) -> Shown:
+        """Return what a plan says, as `lines` has it."""
+        least_s = timing_s(run, planned, each)
+        return cls(planned, least_s, least_s + training_s(run, each), tuple(attribution.left_out(run)))
+
+    def is_wrong(self, now: Shown) -> bool:
+        """Return whether a reader of this plan has to know of the other: more is left out, or the time is another."""
+        return now.left_out != self.left_out or now.most_s > FAR * self.most_s or now.least_s < self.least_s / FAR
+
+
+def timing_s(run: Observations, planned: int, each: Length) -> float:
+    """Return how long a run of so many sessions takes from its beginning, without training that is still to come."""
+    sessions_s = (planned - len(run.sessions)) * each.wall_s
+    return run.plan.elapsed_s + sessions_s + collectives.cost_s(run.plan)
+
+
+def training_s(run: Observations, each: Length) -> float:
+    """Return how long the first session trains at most; 0 when it is over, and where nets are trained at the end."""
+    if run.sessions or run.compares_first or not accuracy.trained(run):
+        return 0.0
+    return max(0.0, accuracy.allowed_s(run, run.plan.config.budget_s - run.plan.elapsed_s - each.wall_s, each.wall_s))
 
 
 def _scope(run: Observations, planned: int) -> str:

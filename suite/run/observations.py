@@ -168,6 +168,7 @@ class Observations:
         lost: arms that failed, and why; they are not started again in this run.
         unprobed: diagnostic variants that could not be timed, and why.
         unexplained: cells without a waterfall, and why.
+        apart_pace: how many times the least seconds that they could take the last waterfalls took.
         untrained: arms whose nets were not trained, and why.
         stored: what accepted runs of other times say of each cell.
         comparison: what the cells are compared with.
@@ -194,6 +195,7 @@ class Observations:
     lost: dict[Arm, WorkerFailure] = field(default_factory=dict)
     unprobed: dict[tuple[Arm, str], str] = field(default_factory=dict)
     unexplained: dict[Cell, str] = field(default_factory=dict)
+    apart_pace: float = 1.0
     accuracies: list[record.Accuracy] = field(default_factory=list)
     untrained: dict[Arm, str] = field(default_factory=dict)
     collectives: tuple[record.CollectiveRecord, ...] = ()

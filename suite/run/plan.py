@@ -21,6 +21,7 @@ from suite.records.baselines import Baseline
 from suite.records.calibration import Calibration
 from suite.run import machine
 
+STRETCH = 1.6  # times a profile's budget, for the sessions that take place in any case and what is done beside them
 LEAST_DEADLINE_S = 60.0
 LEAST_EXECUTED_S = 120.0  # on GPUs and on several hosts: every rank loads torch itself, all of them at the same time
 FIRST_STEP_TIMEOUT_S = 120.0  # lazily built kernels, the first collective
@@ -76,6 +77,16 @@ class Plan:
     def overrun_s(self) -> float:
         """Wall seconds since the end of the budget; 0 before."""
         return max(0.0, self.elapsed_s - self.config.budget_s)
+
+    def beside_s(self, left_s: float, session_s: float, number: int) -> float:
+        """Return how many seconds of a profile's stretched budget are for all but its timing.
+
+        Args:
+            left_s: of the budget.
+            session_s: that a session takes.
+            number: of the present session; those that take place in any case and follow it are taken off.
+        """
+        return left_s + (STRETCH - 1) * self.config.budget_s - (self.config.min_sessions - 1 - number) * session_s
 
     def deadline_s(self, longest_s: float) -> float:
         """Return how many seconds a step of the run may take that measures nothing: what is left of the budget.

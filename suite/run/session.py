@@ -326,8 +326,9 @@ class Sessions:
         if self._run.plan.config.devices.kind == "cpu":
             return
         drawn = self._rng.sample(list(groups.by_arm), len(groups.by_arm))
-        # On one device first, where steps need the most memory; and groups with two modes come again when all are warm.
-        waiting = sorted(drawn, key=lambda arm: (arm.mode, arm.world_size))
+        waiting = sorted(drawn, key=lambda arm: arm.world_size)  # on one device first, where steps need the most memory
+        first = {group: arm for arm, group in reversed([(arm, groups.by_arm[arm]) for arm in waiting])}
+        waiting.sort(key=lambda arm: arm is not first[groups.by_arm[arm]])  # a process's second arm takes less time
         while waiting := [arm for arm in waiting if arm in groups.by_arm]:
             self._say(f"session {groups.session.number + 1}: first steps of {len(waiting)} arm(s)")
             now = self._at_once(groups, waiting)

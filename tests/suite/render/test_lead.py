@@ -66,6 +66,23 @@ class TestFirstRun:
         ]
         assert "95 % intervals over 2 sessions" in found["How sure?"]
 
+    def test_what_had_no_time_is_named_smallest_world_sizes_first(self) -> None:
+        """Other reasons for a missing waterfall are in the report alone."""
+        late, other = {"waterfall_note": "the budget did not leave the 3 s it takes"}, {"waterfall_note": "lost"}
+        cells = [
+            records.cell(id=f"ddp-lenet-strong-{k}", world_size=k, accuracy_note="9 s do not fit", **note)
+            for k, note in ((8, {"waterfalls": [records.waterfall()]}), (4, late), (2, late), (6, other))
+        ]
+        pair = [records.accuracy(world_size=k, per_epoch=[0.9]) for k in (1, 8)]
+        found = facts(first_run(cells=cells, accuracies=pair))
+        assert found["Held back by"].splitlines()[-1] == (
+            "not taken apart for lack of time: ddp-lenet-strong-2, ddp-lenet-strong-4"
+        )
+        assert (
+            "Accuracy is not judged by ddp-lenet-strong-2, ddp-lenet-strong-4, ddp-lenet-strong-6, ddp-lenet-"
+            in (found["Is it right?"])
+        )
+
     def test_cells_with_causes_are_not_compared_with_one_another(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Ten thousand of them would be compared fifty million times, field by field."""
         compared = 0

@@ -113,6 +113,7 @@ def train(
     accepted: Mapping[int, float] | None = None,
     compared: bool = False,
     seed: int = 0,
+    wall_s: float = 0.0,
     **changes: Any,
 ) -> tuple[Observations, Workers]:
     """Train what a first session trains, on one and on k devices of every trainer; `changes` replace settings.
@@ -123,7 +124,7 @@ def train(
     arms = [arm(k, each.trainer, mode=each.mode) for each in cells for k in (1, each.world_size)]
     workers = Workers([each for each in dict.fromkeys(arms) if each not in lost], reached, broken)
     workers.epoch_s, workers.left, workers.loss = epoch_s, left_s, loss
-    workers.not_finite = not_finite
+    workers.not_finite, workers.session.wall_s = not_finite, wall_s
     workers.step_s = dict.fromkeys(workers.step_s, step_s)
     datasets = {"digits": DIGITS, "auto": FASHION}
     run = run_of(*cells, config=settings(**changes), datasets=datasets, clock=lambda: workers.now, begun_s=0.0)
@@ -308,6 +309,31 @@ class TestBudget:
         cut = [why for each in cells if (why := accuracy.why_none(run, each))]
         assert len(cut) == 2
         assert all("do not fit into what the budget has left for it" in why for why in cut)
+
+    def test_pairs_of_the_largest_world_sizes_come_first(self) -> None:
+        """A net takes 20 s, and there are 60 s: one device, and two of the others."""
+        run, _ = train(*map(cell, (2, 4, 8)), reached=dict.fromkeys((1, 2, 4, 8), 0.9), epoch_s=1.0, budget_s=100.0)
+        assert [net.world_size for net in run.accuracies] == [1, 8, 4]
+        assert "do not fit into what the budget has for it" in accuracy.why_none(run, TWO)
+
+    @pytest.mark.parametrize(
+        ("left_s", "session_s", "allowed_s"), [(150.0, 20.0, 108.0), (100.0, 40.0, 88.0), (80.0, 70.0, 0.0)]
+    )
+    def test_four_sessions_and_training_stretch_a_profiles_budget_by_three_fifths(
+        self, left_s: float, session_s: float, allowed_s: float
+    ) -> None:
+        """Three sessions are to come: of 288 s, where sessions are short training has its whole share of 180 s."""
+        run = run_of(TWO, config=settings(budget_s=180.0))
+        assert accuracy.allowed_s(run, left_s, session_s) == pytest.approx(allowed_s)
+        assert accuracy.allowed_s(run_of(TWO, config=settings(budget_s=180.0, min_sessions=1)), 7.0, session_s) == 7.0
+
+    def test_the_first_session_trains_in_what_the_others_leave(self) -> None:
+        """Of 120 s all are left, and 72 come on top; three sessions to come take 60 s or 40 s each."""
+        trained_in = {}
+        for wall_s in (60.0, 40.0):
+            run, _ = train(TWO, reached={1: 0.9, 2: 0.9}, epoch_s=1.0, left_s=120.0, wall_s=wall_s)
+            trained_in[wall_s] = [net.world_size for net in run.accuracies]
+        assert trained_in == {60.0: [], 40.0: [1, 2]}
 
     def test_no_epoch_is_begun_where_the_timed_steps_are_too_slow(self) -> None:
         run, workers = train(TWO, reached={1: 0.9, 2: 0.9}, step_s=100.0)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -43,12 +45,14 @@ class Scripted:
         *,
         hangs: bool = False,
         disturbed: int = 0,
+        extra_s: float = 0.0,
     ) -> None:
         self.arms = {arm.id: arm for arm in arms}
         self.lost_ms, self.broken = lost_ms, broken  # variants that end the group
         self.cold_ms = cold_ms  # of every variant's first window
         self.hangs = hangs  # what is broken
         self.disturbed = disturbed  # so many of four windows of "step", the first of them; they take half as long again
+        self.extra_s, self.now = extra_s, 0.0  # that every window takes of the time, beside its steps
         self.deadlines: list[float] = []
         self.asked: list[str] = []  # variants, in order
         self.windows: dict[str, set[tuple[int, int]]] = {}  # of each, untimed steps and steps
@@ -76,6 +80,7 @@ class Scripted:
         cold_ms = self.cold_ms if self.asked.count(point) == 1 else 0.0
         others_ms = ms / 2 if point == "step" and (self.asked.count(point) - 1) % 4 < self.disturbed else 0.0
         duration_ns = round((ms + others_ms) * 1e6) * steps + round(cold_ms * 1e6)
+        self.now += duration_ns / 1e9 + self.extra_s
         answer = kind(duration_ns=duration_ns, others_ns=round(others_ms * 1e6) * steps)
         return [answer, *[kind(duration_ns=None) if variant["alone"] else answer] * (arm.world_size - 1)]
 
@@ -113,12 +118,15 @@ def probe(
     cold_ms: float = 0.0,
     hangs: bool = False,
     disturbed: int = 0,
+    extra_s: float = 0.0,
 ) -> Scripted:
-    """Measure waterfalls after every session of the run."""
-    sessions = Sessions(run, {}, random.Random(0), None, lambda: left_s, lambda line: None)  # type: ignore[arg-type]
+    """Measure waterfalls after every session of the run, by the group's clock unless the run has another."""
+    sessions = Sessions(run, {}, random.Random(0), None, lambda: left_s - group.now, lambda line: None)  # type: ignore[arg-type]
     sessions.step_s = {OWN: 0.02}
     arms = attribution.arms(run, wanted)
-    group = Scripted(arms, lost_ms or {}, broken, cold_ms, hangs=hangs, disturbed=disturbed)
+    group = Scripted(arms, lost_ms or {}, broken, cold_ms, hangs=hangs, disturbed=disturbed, extra_s=extra_s)
+    if run.plan.clock is time.monotonic:
+        run.plan = replace(run.plan, clock=lambda: group.now, begun_s=0.0)
     for session in run.sessions:
         groups = Groups(session, dict.fromkeys(arms, group))  # type: ignore[arg-type]
         attribution.probing(run, sessions, wanted, lambda line: None)(groups)
@@ -274,6 +282,65 @@ class TestRounds:
         for session in run.sessions:
             session.probes.clear()
         assert ("the budget did not leave" in attribution.note(run, TWO)) == (probed < 4)
+
+
+class TestBudget:
+    """How many cells are taken apart: as many as the budget has time for, the largest world sizes first."""
+
+    CELLS = (cell(2), cell(4), cell(8), cell(8, mode="weak"))
+
+    def taken_apart(
+        self, extra_s: float, left_s: float, sessions: int = 4, **changes: Any
+    ) -> tuple[Observations, list[set[int]]]:
+        """Return the run, and the world sizes of which cells were taken apart in each of its sessions."""
+        run = timed(*self.CELLS, config=settings(**changes))
+        del run.sessions[sessions:]
+        probe(run, *[Target(each, "candidate") for each in self.CELLS], extra_s=extra_s, left_s=left_s)
+        return run, [{each.world_size for each in session.probes} for session in run.sessions]
+
+    def test_a_profiles_budget_bounds_them_in_the_sessions_that_always_take_place(self) -> None:
+        """Windows take a second more than their steps, and a cell 38 s. Four sessions have half a minute each."""
+        run, sizes = self.taken_apart(1.0, left_s=70.0, budget_s=180.0, sessions=1)
+        assert sizes == [{8}]
+        assert attribution.left_out(run) == [cell(2), cell(4), cell(8, mode="weak")]
+        notes = [attribution.note(run, each) for each in self.CELLS]
+        assert [bool(note) for note in notes] == [True, True, False, True]
+        assert notes[0].startswith("the budget did not leave the 3")
+
+    def test_one_of_the_largest_is_taken_apart_whatever_it_takes(self) -> None:
+        _, sizes = self.taken_apart(10.0, left_s=-100.0, budget_s=180.0)
+        assert sizes == [{8}] * 4
+
+    def test_all_are_where_the_budget_has_time(self) -> None:
+        run, sizes = self.taken_apart(0.0, left_s=100.0, budget_s=180.0)
+        assert sizes == [{2, 4, 8}] * 4
+        assert attribution.left_out(run) == []
+
+    def test_a_users_budget_bounds_them_by_the_time_that_they_really_take(self) -> None:
+        """The first session may have all of it, and later ones what is left."""
+        run, sizes = self.taken_apart(1.0, left_s=80.0, budget_s=90.0, min_sessions=1)
+        assert sizes == [{8}, set(), set(), set()]
+        assert attribution.left_out(run) == [cell(2), cell(4)]
+
+    def test_beside_a_base_three_cells_have_a_tenth_each(self) -> None:
+        """Windows of both sides take 50 s a cell and 100 s is all that three may take together."""
+        comparison = Comparison({"base": AGAINST}, self.CELLS)
+        run = timed(*self.CELLS, config=settings(against=AGAINST, budget_s=333.0), comparison=comparison)
+        wanted = [Target(each, side) for each in self.CELLS for side in attribution.SIDES]
+        probe(run, *wanted, extra_s=0.7, left_s=500.0)
+        assert [len(session.probes) for session in run.sessions] == [2] * 4
+        assert {each.world_size for session in run.sessions for each in session.probes} == {8}
+
+    def test_what_cannot_fit_is_named_before_the_first_session_and_not_started(self) -> None:
+        run = run_of(*self.CELLS, config=settings(budget_s=180.0))
+        timed_run = timed(*self.CELLS, config=settings(budget_s=180.0))
+        run.trainers, run.jobs = timed_run.trainers, timed_run.jobs
+        sessions = Sessions(run, {}, random.Random(0), None, lambda: 180.0, lambda line: None)  # type: ignore[arg-type]
+        wanted = [Target(each, "candidate") for each in self.CELLS]
+        assert attribution.carried(run, sessions, wanted, session_s=20.0) == wanted
+        kept = attribution.carried(run, sessions, wanted, session_s=88.0)
+        assert {target.cell.world_size for target in kept} == {8}
+        assert attribution.left_out(run)[:2] == [cell(2), cell(4)]
 
 
 class TestFailures:

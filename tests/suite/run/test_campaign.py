@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from suite.cli import calibrate
-from suite.plan.cells import Arm, Cell
+from suite.plan.cells import PLAIN, Arm, Cell
 from suite.plan.collectives import CollectiveCell
 from suite.plan.config import Config
 from suite.plan.floors import Floor
@@ -30,6 +30,11 @@ def world() -> World:
 
 def against(**changes: Any) -> Config:
     return settings(against=AGAINST, **changes)
+
+
+def independent(world_size: int) -> Arm:
+    """Return the arm of independent steps on so many devices."""
+    return arm(world_size, trainer=PLAIN)
 
 
 class TestBudget:
@@ -87,6 +92,27 @@ class TestBudget:
         assert line.startswith(
             f"plan: not judged, because the budget has no room for them: {ONE.id}, {WEAK.id} (about "
         )
+
+    @pytest.mark.parametrize(("session_s", "again"), [(6.0, False), (60.0, True)])
+    def test_a_first_session_that_takes_far_longer_than_planned_is_a_new_plan(
+        self, world: World, session_s: float, again: bool
+    ) -> None:
+        """Without a base, too, where no outcome depends on it."""
+        world.session_s = (session_s,)
+        run = world.measure(TWO, config=settings(budget_s=60.0))
+        plans = [line for line in run.notes if line.startswith("plan: 1 cell(s)")]
+        assert len(plans) == 1 + again
+        assert ("about 4 session(s) of 60 s, 4.0 min in all (budget 1.0 min)" in plans[-1]) == again
+
+    def test_cells_that_the_budget_cannot_take_apart_get_no_processes_for_it(self, world: World) -> None:
+        """In two seconds of the user's own, one of two waterfalls has room; the largest world size comes first."""
+        devices = Devices("cpu", ("cpu",) * 4, (0, 1, 2, 3))
+        config = settings(devices=devices, budget_s=2.0, min_sessions=1)
+        run = world.measure(TWO, cell(4), config=config)
+        assert world.probed == {0: [("ddp-lenet-strong-4", "candidate")]}
+        assert independent(2) not in world.untimed[0]
+        assert independent(4) in world.untimed[0]
+        assert "plan: not taken apart, because the budget has no room for them: ddp-lenet-strong-2" in run.notes
 
     def test_fewer_sessions_than_the_plan_had_are_a_new_plan(self, world: World) -> None:
         world.step_s, world.session_s = EQUAL, (40.0,)
@@ -252,8 +278,6 @@ def test_sweeps_without_cells_run_although_no_worker_answers(world: World) -> No
 class TestAttribution:
     """When waterfalls are measured; they decide nothing."""
 
-    PLAIN = arm(2, trainer="suite.rank.independent:Independent")
-
     @pytest.mark.parametrize("profile", ["quick", "full"])
     def test_first_sessions_without_a_base_measure_waterfalls_of_several_devices(
         self, world: World, profile: str
@@ -262,9 +286,9 @@ class TestAttribution:
         explained = min(SESSIONS, MAX_SESSIONS[profile])
         assert len(run.sessions) == MAX_SESSIONS[profile]
         assert world.probed == {number: [(TWO.id, "candidate")] for number in range(explained)}
-        assert world.untimed[:explained] == [{arm(1), OWN, self.PLAIN}] * explained
+        assert world.untimed[:explained] == [{arm(1), OWN, independent(2)}] * explained
         assert not any(world.untimed[explained:])
-        assert self.PLAIN not in world.timed[0]
+        assert independent(2) not in world.timed[0]
 
     @pytest.mark.parametrize(
         ("measured", "config"),

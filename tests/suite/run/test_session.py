@@ -4,122 +4,28 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from suite.base.sides import SidePool
 from suite.checks.bench import Bench
 from suite.plan.cells import Arm
-from suite.processes.answers import Connected, PeakMemory, SetUp, Timed
+from suite.processes.answers import Connected, SetUp, Timed
 from suite.processes.failure import LauncherEnded, WorkerFailure
 from suite.records.memory import RankMemory
 from suite.records.record import Window
 from suite.room.devices import Devices
-from suite.room.hardware import Card
 from suite.run.blocks import LEAST, MOST
-from suite.run.observations import Observations, Session
+from suite.run.observations import Session
 from suite.run.plan import FIRST_STEP_TIMEOUT_S
 from suite.run.session import MAX_STEPS, WINDOW_S, Groups, Sessions
 from tests.support import learners
-from tests.support.measurements import FED, LENET, MACHINE, arm, cell, job, run_of, settings, trained
-
-OWN, BASE, ONE = arm(2), arm(2, side="base"), arm(1)
-
-
-class Answering:
-    """A group whose steps take as long as it is told, by a clock of its own; an arm's first step takes `cold_s` more.
-
-    Untimed steps come first, and what they take is in no answer.
-    """
-
-    def __init__(self, step_s: dict[str, float], gradient_bytes: int = 8, cold_s: float = 0.0) -> None:
-        self.step_s, self.gradient_bytes, self.cold_s = step_s, gradient_bytes, cold_s
-        self.asked: list[tuple[str, int, int]] = []
-        self.resident = iter(range(1, 1000))  # bytes at the peak of each window
-        self.start_timeout_s = 0.0
-        self.deadlines: list[float] = []
-        self.now = 0.0
-
-    def close(self) -> None: ...
-
-    kill = close
-
-    def post(self, command: str, **told: Any) -> None:
-        self.told = told
-
-    def collect(self, kind: type[Any], command: str, timeout_s: float) -> list[Any]:
-        if command == "window":
-            return self.request(kind, command, timeout_s, **self.told)
-        self.deadlines.append(timeout_s)
-        return [kind(gradient_bytes=self.gradient_bytes, sample_flop=10 * self.gradient_bytes)]
-
-    def request(
-        self, kind: type[Timed], command: str, timeout_s: float, *, name: str, steps: int, lead_in: int = 0
-    ) -> list[Timed]:
-        self.asked.append((name, steps, lead_in))
-        self.deadlines.append(timeout_s)
-        lost_s = self.cold_s if [name] == [asked[0] for asked in self.asked if asked[0] == name] else 0.0
-        held = PeakMemory(resident_bytes=next(self.resident))
-        self.now += self.step_s[name] * (lead_in + steps) + lost_s
-        clocked_s = self.step_s[name] * steps + (0.0 if lead_in else lost_s)
-        return [kind(duration_ns=round(clocked_s * 1e9), memory=held)]
-
-
-class Still:
-    """A meter that reads nothing."""
-
-    def watch(self) -> None: ...
-
-    def worked(self, names: object) -> None: ...
-
-    def read(self) -> None: ...
-
-    def since(self, before: None) -> None: ...
-
-
-class Pool:
-    """Launches one answering group for everything."""
-
-    def __init__(self, group: Answering) -> None:
-        self.group, self.pool = group, self
-        self.groups: dict[str, Answering] = {}
-        self.names: list[str] = []
-        self.launchers = SimpleNamespace(loading_s=2.5)
-
-    def wait_for_templates(self, timeout_s: float) -> None:
-        """Wait for a moment."""
-        self.group.now += 0.01
-
-    def launch(self, name: str, size: int) -> Answering:
-        self.names.append(name)
-        return self.group
-
-
-def sessions(run: Observations, group: Answering) -> Sessions:
-    """Return sessions of one group, by its clock unless the run has another."""
-    if run.plan.clock is time.monotonic:
-        run.plan = replace(run.plan, clock=lambda: group.now, begun_s=0.0)
-    pools = {"candidate": Pool(group), "base": Pool(group)}
-    return Sessions(run, pools, random.Random(1), None, lambda: 100.0, lambda line: None)  # type: ignore[arg-type]
-
-
-def warm_up(run: Observations, group: Answering, *arms: Arm) -> tuple[Sessions, Groups]:
-    """Warm these arms up in one group, by default the candidate alone."""
-    several, groups = sessions(run, group), Groups(Session(0), dict.fromkeys(arms or (OWN,), group))  # type: ignore[arg-type]
-    several._warm_up(groups, list(groups.by_arm))
-    return several, groups
-
-
-def time_blocks(count: int, several: Sessions, groups: Groups, *, more_s: float = 0.0) -> None:
-    """Time this many blocks of the candidate, and as many more as take `more_s`."""
-    several._blocks, several._meter = count, Still()  # type: ignore[assignment]
-    several._time(groups, [(OWN,)], several._clock() + more_s)
+from tests.support.answering import BASE, ONE, OWN, Answering, Pool, Still, sessions, time_blocks, warm_up
+from tests.support.measurements import FED, LENET, arm, cell, job, run_of, settings, trained
 
 
 def test_arms_that_are_compared_run_windows_of_equal_work() -> None:
@@ -186,119 +92,6 @@ def test_windows_on_gpus_follow_untimed_steps(kind: str, lead_in: int) -> None:
     assert [asked[1:] for asked in group.asked if asked[1] == 60] == [(60, lead_in)] * 2
     warm_ups = {untimed for _, steps, untimed in group.asked if steps != 60}
     assert warm_ups == {min(lead_in, 1)}, "a window on a GPU begins with memory that its first step asks for anew"
-
-
-def on_gpus(count: int = 2, **changes: Any) -> Observations:
-    """Return a run of the candidate, its base and one device on so many GPUs of 80 GB."""
-    devices = Devices("cuda", tuple(f"cuda:{index}" for index in range(count)), ())
-    cards = tuple(Card(index=index, name="GPU", id=str(index), memory_bytes=80 * 10**9) for index in range(count))
-    jobs = {each: job(each) for each in (OWN, BASE, ONE)}
-    machine = MACHINE.model_copy(update={"cards": changes.pop("cards", cards)})
-    return run_of(cell(2), config=settings(devices=devices), jobs=jobs, machine=machine, **changes)
-
-
-def test_first_steps_on_gpus_count_as_a_part_of_every_session_and_not_of_a_window() -> None:
-    """They come before the clock of a first window is read. How many blocks there are depends on what a start takes."""
-
-    class Whole(Answering):
-        def request(self, kind: type[Any], command: str, *rest: Any, **told: Any) -> list[Any]:
-            if kind is Timed:
-                return super().request(kind, command, *rest, **told)
-            answers = {"parameters": {"not_finite": ""}, "connections": {"transports": ()}}
-            return [kind(**answers.get(command, {}))]
-
-    run, told = on_gpus(), list[float]()
-    run.block_count = lambda start_s, *_: told.append(start_s) or LEAST  # type: ignore[method-assign]
-    measured = sessions(run, Whole({OWN.id: 0.01, BASE.id: 0.01}, cold_s=6.0))
-    measured._meter = Still()  # type: ignore[assignment]
-    measured.run([(OWN, BASE)])
-    [session] = run.sessions
-    assert session.starting_s == pytest.approx(2.5 + 2 * 6.0, abs=0.1)
-    assert session.warming_s < 1.0
-    assert run.steps[OWN] == 12
-    assert told == [pytest.approx(session.starting_s + session.warming_s, abs=1.0)]
-
-
-class AtOnce(Answering):
-    """A group that tells which others take their first steps at the same time."""
-
-    stepping: ClassVar[list[AtOnce]] = []
-    waves: ClassVar[list[list[str]]] = []
-
-    def __init__(self, name: str, reserved_bytes: int) -> None:
-        super().__init__({})
-        self.name, self.reserved_bytes = name, reserved_bytes
-
-    def post(self, command: str, **told: Any) -> None:
-        assert (command, told) == ("window", {"name": self.name, "steps": 1})
-        self.stepping.append(self)
-
-    def collect(self, kind: type[Any], command: str, timeout_s: float) -> list[Any]:
-        if self.stepping:
-            self.waves.append([group.name for group in self.stepping])
-            self.stepping.clear()
-        return [kind(duration_ns=1, memory=PeakMemory(reserved_bytes=(self.reserved_bytes,)))]
-
-
-@pytest.mark.parametrize(
-    ("reserved_gb", "cores", "cards", "waves"),
-    [
-        (10, 8, None, [1, 2]),
-        (30, 8, None, [1, 1, 1]),
-        (10, 1, None, [1, 1, 1]),
-        (10, 8, (), [1, 1, 1]),
-    ],
-    ids=["the first alone", "no memory for two", "no core for two", "memory not known"],
-)
-def test_first_steps_are_taken_at_the_same_time_where_they_have_cores_and_memory(
-    reserved_gb: int, cores: int, cards: tuple[()] | None, waves: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On one device first, whose batch is the largest; in the next session all three may step at once."""
-    monkeypatch.setattr("suite.run.session.available_cores", lambda: range(cores))
-    run = on_gpus(**({} if cards is None else {"cards": cards}))
-    AtOnce.waves.clear()
-    groups = Groups(Session(0), {each: AtOnce(each.id, reserved_gb * 10**9) for each in (OWN, BASE, ONE)})  # type: ignore[misc]
-    several = sessions(run, next(iter(groups.by_arm.values())))  # type: ignore[arg-type]
-    several._take_first_steps(groups)
-    assert [len(wave) for wave in AtOnce.waves] == waves
-    assert AtOnce.waves[0] == [ONE.id]
-    several._take_first_steps(groups)
-    assert [len(wave) for wave in AtOnce.waves[len(waves) :]] == ([3] if waves == [1, 2] else waves)
-
-
-def test_modes_that_share_processes_take_their_first_steps_one_after_the_other() -> None:
-    weak, run = arm(2, mode="weak"), on_gpus()
-    run.jobs[weak] = job(weak)
-    AtOnce.waves.clear()
-
-    class Both(AtOnce):
-        def post(self, command: str, **told: Any) -> None:
-            self.name = told["name"]
-            super().post(command, **told)
-
-    group = Both("", 1)
-    groups = Groups(Session(0), {weak: group, OWN: group})  # type: ignore[dict-item]
-    sessions(run, group)._take_first_steps(groups)
-    assert AtOnce.waves == [[OWN.id], [weak.id]]
-
-
-def test_a_group_that_fails_in_its_first_step_is_lost_alone() -> None:
-    class Fails(AtOnce):
-        def collect(self, kind: type[Any], command: str, timeout_s: float) -> list[Any]:
-            raise WorkerFailure("group", "rank 0: out of memory")
-
-    AtOnce.waves.clear()
-    groups = Groups(Session(0), {OWN: Fails(OWN.id, 1), ONE: AtOnce(ONE.id, 1)})  # type: ignore[dict-item]
-    sessions(on_gpus(), groups.by_arm[ONE])._take_first_steps(groups)  # type: ignore[arg-type]
-    assert list(groups.by_arm) == [ONE]
-    assert groups.session.failures[OWN].cause == "rank 0: out of memory"
-
-
-def test_ranks_on_cpus_take_no_first_steps_together() -> None:
-    """They are pinned to the same cores."""
-    group = Answering({OWN.id: 0.01})
-    sessions(run_of(cell(2)), group)._take_first_steps(Groups(Session(0), {OWN: group}))  # type: ignore[dict-item]
-    assert group.asked == []
 
 
 @pytest.mark.parametrize(("step_s", "steps"), [(0.0005, MAX_STEPS), (0.011, 12), (0.02, 8), (0.5, 4)])
