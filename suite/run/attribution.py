@@ -201,7 +201,7 @@ def needed_s(run: Observations, sessions: Sessions, wanted: Iterable[Target]) ->
 
 
 def _by_cell(run: Observations, wanted: Iterable[Target]) -> dict[Cell, list[Target]]:
-    """Return the waterfalls of each cell that can have them; the largest world sizes first, the others as drawn.
+    """Return the waterfalls of each cell that can have them: of slower cells with a base's, then of the largest first.
 
     Every session of a run has the same order, because a cell that is taken apart in one session alone shows nothing.
     """
@@ -210,8 +210,13 @@ def _by_cell(run: Observations, wanted: Iterable[Target]) -> dict[Cell, list[Tar
         by_role = target.arms(run)
         if by_role["own"] not in run.lost and by_role["one"] not in run.lost:
             by_cell.setdefault(target.cell, []).append(target)
-    drawn = random.Random(run.plan.seed).sample(list(by_cell), len(by_cell))
-    return {cell: by_cell[cell] for cell in sorted(drawn, key=lambda cell: -cell.world_size)}
+
+    def order(cell: Cell) -> tuple[int, float]:
+        return (-cell.world_size, random.Random(f"{run.plan.seed} {cell.id}").random())
+
+    slower = [cell for cell, sides in by_cell.items() if len(sides) > 1]
+    others = sorted(by_cell.keys() - slower, key=order)
+    return {cell: by_cell[cell] for cell in (*slower, *others)}
 
 
 def _allowed_s(run: Observations, sessions: Sessions, number: int, session_s: float = 0.0) -> float:
