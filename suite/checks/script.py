@@ -20,7 +20,7 @@ from suite.processes.jobs import OUT, ScriptRun, WatchedScript
 from suite.processes.messages import read
 from suite.processes.pool import Pool
 from suite.room.devices import Devices
-from suite.script.items import Verdict
+from suite.script.items import ITEMS, Verdict
 
 MOST_RANKS = 3
 RECORD_S = 300.0  # for a few updates, the script's own start included: it loads its data and model
@@ -29,7 +29,11 @@ LEAST_S = 60.0
 REMEDY = "see that it trains under torchrun, on so many ranks and with these arguments"
 OF_CUDA = re.compile(r"CUDA|NVIDIA|NCCL|nccl|\bcuda\b|GPU|accelerator|NoUpdate")  # some leave where there is no GPU
 AS_CUDA = "the script asks for CUDA, and there is none: its cuda was the CPU, and its nccl gloo"
-IN_ITS_OWN = "it was compared in its own precision, because it does not run in float64 ({why})"
+IN_ITS_OWN = "it was compared in its own precision, since it does not run in float64 ({why})"
+FEW_GPUS = (
+    "{k} ranks need a GPU each, and there are {here}; --scaling-devices=cpu checks the script on CPU workers, which "
+    "show it the CPU as its GPU where it asks for CUDA"
+)
 DRAWS = (
     "on one device the script draws {one} time(s) an update, and each of {k} ranks {each}: give the command a "
     "{{batch}}, and let the number of accumulated passes be the same, or divided by the number of ranks"
@@ -66,8 +70,10 @@ def check(pool: Pool, devices: Devices, script: Script, k: int, root: Path) -> C
         k: on how many ranks.
         root: of the user's project, which stays as it is.
     """
+    if devices.kind != "cpu" and devices.distinct < k:
+        return Checked(dict.fromkeys(ITEMS, Verdict(unchecked=FEW_GPUS.format(k=k, here=devices.distinct))))
     with tempfile.TemporaryDirectory(dir=pool.folder, prefix="script-") as folder:
-        run = _Run(pool, devices, script, k, root, Path(folder), script.as_cuda and devices.kind == "cpu")
+        run = _Run(pool, devices, script, k, root, Path(folder), script.as_cuda and devices.kind == "cpu", RECORD_S)
         try:
             return _checked(run)
         except WorkerFailure as failure:
@@ -143,8 +149,8 @@ class _Run:
     root: Path
     folder: Path
     as_cuda: bool
+    until_s: float
     double: bool = True
-    until_s: float = RECORD_S
     numbers: Iterator[int] = field(default_factory=itertools.count)  # of its groups, whose folders bear their names
 
     def watch(self, size: int, replay: str = "") -> list[dict[str, Any]]:

@@ -32,9 +32,11 @@ def test_script(
         said.add(name)
         pytest.fail(checked.failure, pytrace=False)
     verdict = checked.verdicts[script_item]
-    notes = [*(f"{name}: {note}" for note in checked.notes), *(f"{name}, {script_item}: {n}" for n in verdict.notes)]
+    unchecked = [f"not checked: {verdict.unchecked}"] if verdict.unchecked else []
+    notes = [f"{name}: {note}" for note in checked.notes]
+    notes += [f"{name}, {script_item}: {note}" for note in (*verdict.notes, *unchecked)]
     request.node.user_properties.extend((NOTE, note) for note in notes)
     if verdict.finding:
         pytest.fail(explain(scaling_config, correctness_script, script_item, verdict), pytrace=False)
-    if verdict.unchecked:
-        pytest.skip(f"not checked: {verdict.unchecked}")
+    if unchecked:
+        pytest.skip(unchecked[0])

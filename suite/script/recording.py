@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +29,7 @@ from suite.script.updates import period
 
 UPDATES = 4  # that are recorded
 MOST_VALUES = 2**28  # of gradients that are kept: 2 GB
+PATIENCE_S = 20.0  # with other ranks once the script has ended on this one
 FOREVER = threading.Event()
 
 
@@ -86,6 +88,7 @@ class Recording:
         self._drawn_batches: dict[str, list[dict[str, Any]]] = {}
         self._not_kept = ""
         self._world = 0
+        self._by_itself = False  # whether the script has ended
         self._own_rates: list[list[Any]] = []
         self._stepping: Optimizer | None = None
         self._kept = 0  # values of gradients
@@ -100,8 +103,10 @@ class Recording:
                 run_as_main(self._script)
             except SystemExit as left:
                 if left.code not in (None, 0):
-                    raise RuntimeError(f"the script left with {left.code!r}") from None
-            self._finish("it ended")
+                    raise RuntimeError(
+                        f"the script left with {left.code!r}; run it under torchrun, which shows what it prints"
+                    ) from None
+            self._finish(ended=True)
         except BaseException as error:
             self._failure = error
         self._stand_still()
@@ -116,14 +121,23 @@ class Recording:
         self._done.wait()
         if self._failure is not None:
             raise self._failure
+        if self._by_itself and not self._replay and not self._all_recorded():
+            made = f"it ended after {len(self._steps)} step(s) of an optimizer"
+            return {"raised": {"where": "the script", "error": made, "traceback": ""}}
         return {
-            "updates": len(self._steps),
             "draws": [step["draws"] for step in self._steps],
             "passes": [step["passes"] for step in self._steps],
         }
 
-    def close(self) -> None:
-        """Let the process end."""
+    def _all_recorded(self) -> bool:
+        """Wait a while for the records of the other ranks, which may wait for this one."""
+        files = [path_of(self._folder, rank) for rank in range(int(os.environ["WORLD_SIZE"]))]
+        until = time.monotonic() + PATIENCE_S
+        while not all(file.exists() for file in files):
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.05)
+        return True
 
     def _install(self) -> None:
         if self._shows_cuda:
@@ -231,11 +245,12 @@ class Recording:
         calls = [each["optimizer"] for each in self._steps]
         cycle = period(calls)
         if cycle and len(calls) >= UPDATES * cycle and len(calls) % cycle == 0:
-            self._finish("")
+            self._finish(ended=False)
             self._stand_still()
 
-    def _finish(self, ended: str) -> None:
-        """Write the record."""
+    def _finish(self, *, ended: bool) -> None:
+        """Write the record; `ended` says that the script ended by itself."""
+        self._by_itself = ended
         if not self._steps:
             raise NoUpdate("the script ended and made no update: no torch optimizer's step was called")
         record = {

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from suite.checks.bench import Bench
+from suite.checks.script import AS_CUDA, check
+from suite.plan import scripts
 from suite.script.items import ITEMS
 from tests.scripts import FAST, FOLDER, Entry, entries, verify
 from tests.support.project import Project
@@ -33,6 +35,22 @@ def test_passes_that_do_not_divide_by_the_ranks_are_not_compared(bench: Bench) -
     why = "on one device the script draws 4 time(s) an update, and each of 3 ranks 1: "
     assert verdicts["gradient"].unchecked.startswith(why)
     assert verdicts["schedule"].unchecked.startswith(why)
+
+
+def test_a_rank_that_leaves_the_others_waiting_is_named(bench: Bench, tmp_path: Path) -> None:
+    right = (FOLDER / "right" / "ddp.py").read_text(encoding="utf-8")
+    leaves = "if dist.get_rank() and schedule.last_epoch: return"
+    (tmp_path / "train.py").write_text(
+        right.replace("optimizer.zero_grad()", f"{leaves}\n            optimizer.zero_grad()")
+    )
+    checked = check(bench.pool, bench.devices, scripts.named(str(tmp_path / "train.py"), {}, None), 2, tmp_path)
+    said = "rank 1: the script: it ended after 1 step(s) of an optimizer; the other ranks wait for it"
+    assert checked.failure.startswith(f"script 'train': {said}")
+
+
+def test_a_script_that_asks_for_cuda_gets_the_cpu_and_a_note(bench: Bench) -> None:
+    [entry] = [entry for entry in entries() if entry.name == "asks_for_cuda"]
+    assert entry.check(bench).notes == (AS_CUDA,)
 
 
 def test_a_wrong_script_is_a_failure_with_a_command_that_shows_it_again(project: Project) -> None:

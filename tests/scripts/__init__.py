@@ -13,6 +13,7 @@ from pathlib import Path
 from suite.checks.bench import Bench
 from suite.checks.script import Checked, check
 from suite.plan import scripts
+from suite.script.items import ITEMS
 
 FOLDER = Path(__file__).parent
 BATCH = 16
@@ -27,11 +28,13 @@ class Entry:
 
     Attributes:
         path: of its file.
+        about: what it does.
         source: where the mistake was reported; "" for a right one.
         red: the items that it fails.
     """
 
     path: Path
+    about: str
     source: str
     red: frozenset[str]
 
@@ -60,7 +63,15 @@ def _entry(path: Path) -> Entry:
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     source, red = (re.search(rf"^{name}: ([^\n]+)\.$", text, re.MULTILINE) for name in ("Source", "Red"))
     items = frozenset(red[1].split(", ")) - {"nothing"} if red else frozenset[str]()
-    return Entry(path, source[1] if source else "", items)
+    about = " ".join(text.partition("\n\n")[0].split())
+    return Entry(path, about, source[1] if source else "", items)
+
+
+def row(entry: Entry) -> str:
+    """Return the row of a wrong script in the table of docs/scripts.md."""
+    red = ", ".join(f"`{item}`" for item in ITEMS if item in entry.red) or "nothing; a note"
+    link = f"[`{entry.name}`](../tests/scripts/wrong/{entry.name}.py)"
+    return f"| {link} | {entry.about.removesuffix('.')} | {entry.source} | {red} |"
 
 
 def verify(entry: Entry, checked: Checked) -> None:
