@@ -72,7 +72,7 @@ def _of_indices(loaders: Sequence[Loader]) -> Verdict:
     plans = [loader["rows"] for loader in loaders]
     name, k = loaders[0]["dataset"], len(loaders)
     if not all(plan is not None and len(plan) for plan in plans):
-        return Verdict(unchecked=f"the sampler of {name} has no finite epoch of indices")
+        return Verdict(unchecked=f"an epoch of {name} is not known by indices")
     if any(len(plan.unique()) < len(plan) for plan in plans) and loaders[0]["replicas"] == 1:
         if any(torch.equal(plan, plans[0]) for plan in plans[1:]):
             return Verdict(f"all ranks draw the same {len(plans[0])} rows of {name}; seed the sampler with seed + rank")

@@ -35,25 +35,34 @@ def described(draws: Draws) -> list[dict[str, Any]]:
 def _described(loader: DataLoader[Any], draws: Draws, *, trains: bool) -> dict[str, Any]:
     base, of_base = _resolved(loader.dataset)
     sampler: Any = loader.sampler
+    batches: Any = loader.batch_sampler
+    of_sampler = batches is None or getattr(batches, "sampler", None) is sampler
     distributed = isinstance(sampler, DistributedSampler)
-    plan = _epoch(loader) if of_base is not None else None
-    known = plan is not None and of_base is not None
-    rows = [of_base[index] for index in plan] if known else []  # type: ignore[index,union-attr]
-    everything = list(of_base) if of_base is not None and not trains else rows
+    known: dict[str, Any] = {"length": -1, "rows_of_dataset": -1, "rows": None, "everything": None, "prints": []}
+    known["contents"] = []
+    if of_base is not None:
+        prints = _prints(base)
+        # Rows that are the same whatever the index are drawn by other means.
+        plan = None if len(set(prints)) == 1 < len(prints) else _epoch(loader)
+        rows = None if plan is None else [of_base[index] for index in plan]
+        everything = list(of_base) if not trains else rows or []
+        known = {
+            "length": len(base),
+            "rows_of_dataset": len(of_base),
+            "rows": None if rows is None else torch.tensor(rows, dtype=torch.int64),
+            "everything": torch.tensor(everything, dtype=torch.int64),
+            "prints": prints,
+            "contents": _contents(base, _spread(everything, MOST_ROWS)),
+        }
     return {
+        **known,
         "trains": trains,
         "dataset": type(base).__name__,
-        "length": len(base) if of_base is not None else -1,
-        "rows_of_dataset": len(of_base) if of_base is not None else -1,
-        "rows": torch.tensor(rows, dtype=torch.int64) if known else None,
-        "everything": torch.tensor(everything, dtype=torch.int64) if of_base is not None else None,
-        "prints": _prints(base) if of_base is not None else [],
-        "contents": _contents(base, _spread(everything, MOST_ROWS)) if of_base is not None else [],
-        "sampler": type(sampler).__name__,
+        "sampler": type(sampler if of_sampler else batches).__name__,
         "replicas": int(sampler.num_replicas) if distributed else 1,
         "same_order": bool(distributed and sampler.shuffle and not draws.epochs_set[id(sampler)]),
         "drops_last": bool(loader.drop_last or (distributed and sampler.drop_last)),
-        "batch": int(loader.batch_size or getattr(loader.batch_sampler, "batch_size", 1) or 1),
+        "batch": int(loader.batch_size or getattr(batches, "batch_size", 1) or 1),
     }
 
 

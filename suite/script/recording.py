@@ -192,6 +192,9 @@ class Recording:
         """Note what a step is made of, and give it the recorded rates."""
         if self._stepping not in (None, optimizer):  # an optimizer that steps another one, as for ZeRO
             return
+        skipped = getattr(optimizer, "found_inf", None)
+        if skipped is not None and float(skipped):  # GradScaler tells a fused optimizer to leave this step out
+            return
         self._stepping = optimizer
         place = self._place(optimizer)
         if not self._steps:

@@ -93,6 +93,14 @@ def test_a_stream_has_no_rows_and_an_endless_sampler_no_epoch(monkeypatch: pytes
     assert known["length"] == 12
 
 
+def test_rows_that_do_not_depend_on_the_index_are_not_told_by_it() -> None:
+    class Windows(Noisy):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return torch.randint(1000, (4,))
+
+    assert of(DataLoader(Windows(), shuffle=True))["rows"] is None
+
+
 def test_a_data_set_that_raises_is_not_known() -> None:
     class Broken(Noisy):
         def __getitem__(self, index: int) -> torch.Tensor:
