@@ -46,6 +46,7 @@ from tests.support import other_device
 
 WANTED = 100_000
 EXAMPLES = 200  # of a block
+OF_TEXTS = ", texts"
 DTYPES = ("float64", "float32")
 FINE = 1e-9  # a share of a bound that is looked for
 
@@ -134,11 +135,13 @@ def fill(bench: Bench, trainers: Sequence[str], options: argparse.Namespace) -> 
 def table(lines: Sequence[Line]) -> str:
     """Return the log as Markdown: the cases of each check, how near errors came to their bounds, and false alarms."""
     shown = ["| check | cases | false alarms | nearest, float64 | nearest, float32 |", "|---|---|---|---|---|"]
-    for check in (*WITH_ONE_DEVICE, "all"):
-        mine = [line for line in lines if check in (line["check"], "all")]
+    kinds = [check + of for check in WITH_ONE_DEVICE for of in ("", OF_TEXTS)]
+    for kind in (*kinds, "all"):
+        mine = [line for line in lines if kind in (line["check"] + OF_TEXTS * ("Tokens" in line["trainer"]), "all")]
         near = [max((line.get("nearest", {}).get(dtype, 0.0) for line in mine), default=0.0) for dtype in DTYPES]
         cases, alarms = sum(line["cases"] for line in mine), sum(bool(line["finding"]) for line in mine)
-        shown.append(f"| {check} | {cases:,} | {alarms} | " + " | ".join(f"{share:.2g}" for share in near) + " |")
+        if cases:
+            shown.append(f"| {kind} | {cases:,} | {alarms} | " + " | ".join(f"{share:.2g}" for share in near) + " |")
     total, wrong = sum(line["cases"] for line in lines), [line for line in lines if line["finding"]]
     shown += ["", f"False alarms among {total:,} cases, with the exact 95 % interval: {rate(len(wrong), total, 4)}."]
     return "\n".join(

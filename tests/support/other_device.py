@@ -98,7 +98,7 @@ def _wide(leaf: Any) -> Any:
 
 @functools.cache
 def _order(n: int) -> Tensor:
-    return torch.tensor(sorted(range(n), key=lambda i: i * 0.618 % 1))
+    return torch.tensor(sorted(range(n), key=lambda i: i * 0.618 % 1), dtype=torch.int64)
 
 
 def _sum(func: Any, x: Tensor, dims: int | Sequence[int] | None = None, *args: Any, **kwargs: Any) -> Any:
