@@ -434,7 +434,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         value
         for outcome in ("passed", "failed", "skipped")
         for report in terminalreporter.getreports(outcome)
-        for name, value in report.user_properties
+        for name, value in getattr(report, "user_properties", ())  # a module that is skipped has none
         if name == NOTE and report.when == "call"
     ]
     if notes:

@@ -203,7 +203,7 @@ def lines(run: Observations, planned: int, each: Length, left_out: Sequence[Cell
     late = ", ".join(cell.id for cell in attribution.left_out(run))
     whole = [f"plan: not taken apart, because the budget has no room for them: {late}"] if late else []
     floors = _short_of_floors(run, planned)
-    return [first, *unknown, *not_measured, *promised, *whole, *floors, *_launch_bound(run.plan.config)]
+    return [first, *not_measured, *unknown, *promised, *whole, *floors, *_launch_bound(run.plan.config)]
 
 
 class Shown(NamedTuple):

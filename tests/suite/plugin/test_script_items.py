@@ -94,3 +94,10 @@ def test_a_failure_ends_with_the_command_of_its_item_alone(project: Project) -> 
 def test_a_script_is_recorded_on_two_or_three_ranks(sizes: str, k: int, project: Project) -> None:
     arguments = [SCRIPT, "--scaling-batch=8", "--scaling-devices=cpu:4", f"--scaling-world-sizes={sizes}"]
     assert world_size(options.read(project.config(*arguments))) == k
+
+
+def test_a_module_that_is_skipped_ends_no_run(project: Project) -> None:
+    (project.path / "test_skipped.py").write_text("import pytest\npytest.skip('here', allow_module_level=True)\n")
+    result = project.inline(package="test_skipped.py")
+    result.assert_outcomes(skipped=1)
+    assert "INTERNALERROR" not in result.stdout.str() + result.stderr.str()
