@@ -161,6 +161,8 @@ class _Run:
         """
         names, backend = self.devices.spread(size)
         script = self.script
+        for stale in () if replay else self.folder.glob("rank-*"):  # of a try that failed
+            stale.unlink()
         run = ScriptRun(
             words=tuple(self._arguments(replay)),
             directory=str(Path.cwd()),

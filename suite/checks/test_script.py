@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from suite.checks import NOTE
-from suite.checks.script import Checked, explain
+from suite.checks.script import Checked, again, explain
 from suite.plan.config import Config
 from suite.plan.scripts import Script
 
@@ -30,7 +30,8 @@ def test_script(
         if name in said:
             pytest.skip(f"not checked: script {name!r} could not be run, as the failure of another item says")
         said.add(name)
-        pytest.fail(checked.failure, pytrace=False)
+        shown = again(scaling_config, correctness_script, script_item)
+        pytest.fail(f"{checked.failure}\n  see it again: {shown}", pytrace=False)
     verdict = checked.verdicts[script_item]
     unchecked = [f"not checked: {verdict.unchecked}"] if verdict.unchecked else []
     notes = [f"{name}: {note}" for note in checked.notes]

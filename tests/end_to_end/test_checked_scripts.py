@@ -76,6 +76,7 @@ def test_a_script_that_cannot_be_run_is_one_failing_item(project: Project) -> No
     result.stdout.fnmatch_lines_random(
         [
             "script 'train': rank * ModuleNotFoundError: No module named 'no_such_module'; see that it trains under *",
+            "  see it again: pytest -m correctness --pyargs suite.checks --scaling-script=train.py -k 'train-world]'",
             "SKIPPED *not checked: script 'train' could not be run, as the failure of another item says",
         ]
     )

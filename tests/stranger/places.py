@@ -18,6 +18,7 @@ from tests.stranger.commands import Command, on_page
 from tests.stranger.running import PERSON
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+SCRIPT = REPOSITORY / "tests" / "scripts" / "right" / "ddp.py"
 SETS_UP_S = 1800.0  # of what this does itself
 NAMED = re.compile(r"```(python|toml)\n(# (\S+\.\w+)\n.*?)```", re.DOTALL)  # a block that begins with a file's name
 
@@ -177,7 +178,7 @@ def own_modules() -> dict[str, str]:
         "a.py": base.replace("class Trainer", "class Old") + "\n\nclass New(Old):\n    pass\n",
         "lm.py": base + LANGUAGE_MODEL,
         "mine.py": mine,
-        "train.py": mine,
+        "train.py": mine + SCRIPT.read_text(encoding="utf-8"),  # a trainer to import, and a script to run
     }
 
 
