@@ -327,22 +327,17 @@ class _Reader:
         """Return whether there is a value; an empty one on the command line is one, and in an ini file none."""
         return self.on_command_line(name) or bool(self._config.getini(_dest(name)))
 
-    def texts(self, name: str, default: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the values of a repeatable option, each once; commas separate, too.
+    def texts(self, name: str, default: tuple[str, ...] = (), *, commas: bool = True) -> tuple[str, ...]:
+        """Return the values of a repeatable option, each once; commas separate, too, unless they are a part of values.
 
         An empty value on the command line, which "$UNSET" leaves, stays one, and is refused as any unknown value is.
         """
         dest, parts = _dest(name), list[str]()
         for value in self._config.getoption(dest) or self._config.getini(dest) or ():
-            found = [part.strip() for part in _plain(name, value).split(",") if part.strip()]
+            parted = _plain(name, value).split(",") if commas else [_plain(name, value)]
+            found = [part.strip() for part in parted if part.strip()]
             parts += found or ([""] if self.on_command_line(name) else [])
         return tuple(dict.fromkeys(parts)) or default
-
-    def values(self, name: str) -> tuple[str, ...]:
-        """Return the values of a repeatable option as they are, each once."""
-        dest = _dest(name)
-        given = self._config.getoption(dest) or self._config.getini(dest) or ()
-        return tuple(dict.fromkeys(_plain(name, value) for value in given))
 
     def named(self, name: str, spec: str, root: Path) -> str:
         """Return a trainer relative to the working directory.
@@ -444,40 +439,30 @@ def _check_pairs(trainers: Sequence[str], base: Base | None, chosen: Sequence[Wo
 
 
 def _scripts(get: _Reader, own: Mapping[str, Script], known: Mapping[str, Workload]) -> tuple[Script, ...]:
-    """Return the scripts to run, whose names no trainer and no workload has."""
+    """Return the scripts to run."""
     batch = get.whole("batch", 0) or None
-    found: dict[str, Script] = {}
     try:
-        for value in get.values("script"):
-            script = scripts.named(value, own, batch)
-            name, taken = script.name, {*TRAINERS, *known, *found}
-            possible = (name, f"{name}.py", *(f"{name}.{number}" for number in range(2, len(found) + 3)))
-            name = next(each for each in possible if each not in taken)
-            found[name] = script.model_copy(update={"name": name})
-        scripts.require_files(list(found.values()), Path.cwd())
-        scripts.require_batch(list(found.values()), get.texts("mode", MODES))
+        found = scripts.chosen(get.texts("script", commas=False), own, batch, taken={*TRAINERS, *known})
+        scripts.require_files(found, Path.cwd())
+        scripts.require_batch(found, get.texts("mode", MODES))
     except ValueError as error:
         raise pytest.UsageError(f"--scaling-script: {error}") from error
-    if batch is not None and not any(script.takes_batch for script in found.values()):
+    if batch is not None and not any(script.takes_batch for script in found):
         raise pytest.UsageError(f"--scaling-batch {batch}: no --scaling-script has a place for it, such as {{batch}}")
-    return tuple(found.values())
+    return found
 
 
 def _against(get: _Reader, root: Path, home: Path | None, own: Mapping[str, Script]) -> Base | None:
     if not get.has("against"):
         return None
     setting = get.text("against", "")
-    if setting.startswith(scripts.FORCED):
-        try:
-            script = scripts.named(setting.removeprefix(scripts.FORCED), own, get.whole("batch", 0) or None)
-            scripts.require_files([script], Path.cwd())
-        except ValueError as error:
-            raise pytest.UsageError(f"--scaling-against {setting!r}: {error}") from error
-        return Base("script", script.name, trainer=script.name, script=script)
     try:
-        base = bases.parse(setting, root, TRAINERS.__contains__)
+        batch = get.whole("batch", 0) or None
+        base = bases.parse(setting, root, TRAINERS.__contains__, lambda script: scripts.of_base(script, own, batch))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
+    if base.script is not None:
+        return base
     if base.trainer is not None:
         trainer = get.named("against", base.trainer, root)
         _check_trainer("against", trainer)

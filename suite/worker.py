@@ -24,7 +24,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from suite.processes import failure, hosts, reaper, remote
 from suite.processes.channel import MAX_LINE_BYTES, Channel, ChannelClosed, Message, encode
@@ -32,6 +32,9 @@ from suite.processes.folder import TemporaryFolder, unusable
 from suite.processes.messages import Answer, Hello, Launcher
 from suite.rank import recorder, transport
 from suite.room import errors, quiet
+
+if TYPE_CHECKING:
+    from suite.rank.commands import State
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -129,11 +132,56 @@ def serve(channel: Channel, rank: int) -> None:
         # Only once the controller knows our pid. DistributedDataParallel and torch.optim load the compiler at their
         # first use, which takes as long as loading torch: it is loaded before this process is pinned to its core.
         importlib.import_module("torch._dynamo")
-        from suite.rank.commands import COMMANDS, SELF_EXPLAINING, State, Takeover
+        from suite.rank.commands import State
 
-    state = State(rank)
+    Service(channel, State(rank)).obey()
 
-    def answered(name: str, act: Callable[[], Any]) -> Any:
+
+class Service:
+    """Obeys the controller, in the main thread or, where that belongs to a script, beside it."""
+
+    def __init__(self, channel: Channel, state: State) -> None:
+        self._channel, self._state = channel, state
+
+    def obey(self) -> NoReturn:
+        """Obey until told to exit; then end this process without the interpreter's shutdown.
+
+        The user's threads, or torch's, must not keep a measured machine busy or hang there.
+        """
+        from suite.rank.commands import COMMANDS, Takeover
+
+        while True:
+            try:
+                message: Message = self._channel.receive()  # no deadline: it ends when the controller goes
+            except ChannelClosed:
+                break
+            name, number = message.pop("command"), message.pop("number")
+            if name == "exit":
+                break
+            if not message.get("arm", {}).get("script"):  # which needs a process of one thread at first
+                recorder.start()
+            answer = self._answer(name, partial(COMMANDS[name], self._state, **message))
+            recorder.start()
+            if isinstance(answer, Takeover):  # the main thread is the script's from now on
+                threading.Thread(target=self._beside, args=(name, number, answer.reach), daemon=True).start()
+                answer.run()
+            self._send(name, number, answer)
+        self._state.close()
+        sys.stdout.flush()
+        os._exit(0)
+
+    def _beside(self, name: str, number: int, reach: Callable[[], Any]) -> None:
+        try:
+            self._send(name, number, self._answer(name, reach))
+            self.obey()
+        finally:
+            os._exit(1)  # the script's thread would outlive whom it serves
+
+    @staticmethod
+    def _answer(name: str, act: Callable[[], Any]) -> Any:
+        """Return what a command returns, or what it raised."""
+        from suite.rank.commands import SELF_EXPLAINING
+
         try:
             return act()
         except BaseException as error:
@@ -143,45 +191,11 @@ def serve(channel: Channel, rank: int) -> None:
             trace = "\n".join(filter(None, [said, *transport.warnings()]))
             return {"error": text, "traceback": failure.shortened(trace)}
 
-    def send(name: str, number: int, answer: Any) -> None:
+    def _send(self, name: str, number: int, answer: Any) -> None:
         if (size := len(encode(Answer(number, answer)))) > MAX_LINE_BYTES:
             too_long = f"the answer to {name!r} has {size} bytes, above the {MAX_LINE_BYTES} of a message: use less"
             answer = {"error": f"ValueError: {too_long}", "traceback": ""}
-        channel.send(Answer(number, answer))
-
-    def obey() -> None:
-        """Obey until told to exit; then end this process without the interpreter's shutdown.
-
-        The user's threads, or torch's, must not keep a measured machine busy or hang there.
-        """
-        while True:
-            try:
-                message: Message = channel.receive()  # no deadline: it ends when the controller goes
-            except ChannelClosed:
-                break
-            name, number = message.pop("command"), message.pop("number")
-            if name == "exit":
-                break
-            if not message.get("arm", {}).get("script"):  # which needs a process of one thread at first
-                recorder.start()
-            answer = answered(name, partial(COMMANDS[name], state, **message))
-            recorder.start()
-            if isinstance(answer, Takeover):  # the main thread is the script's from now on
-                threading.Thread(target=beside, args=(name, number, answer.reach), daemon=True).start()
-                answer.run()
-            send(name, number, answer)
-        state.close()
-        sys.stdout.flush()
-        os._exit(0)
-
-    def beside(name: str, number: int, reach: Callable[[], Any]) -> None:
-        try:
-            send(name, number, answered(name, reach))
-            obey()
-        finally:
-            os._exit(1)  # the script's thread would outlive whom it serves
-
-    obey()
+        self._channel.send(Answer(number, answer))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from hypothesis import core
 
-from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
+from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, interruptible, read_log
 from docs.evidence.replay import rate
 from reference.trainers import TRAINERS, trains
 from suite.checks.bench import Bench
@@ -174,7 +174,7 @@ def main() -> int:
     parser.add_argument("--again", nargs=3, metavar=("TRAINER", "CHECK", "SEED"), help="draw a block again")
     parser.add_argument("--table", action="store_true", help="print the log as Markdown, and run nothing")
     options = parser.parse_args()
-    try:
+    with interruptible(parser):
         if not options.table:
             with (
                 tempfile.TemporaryDirectory(prefix="cases-") as folder,
@@ -190,10 +190,6 @@ def main() -> int:
         lines = read_log(options.log)
         print(table(lines))
         return int(any(line["finding"] for line in lines))
-    except KeyboardInterrupt:
-        sys.exit("interrupted: the block in progress is not kept")
-    except ValueError as error:
-        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,24 @@ def missing(lines: Iterable[Line], wanted: Mapping[str, int], field: str = "kind
     return [kind for kind, number in wanted.items() for _ in range(number - done[kind])]
 
 
+@contextlib.contextmanager
+def interruptible(parser: argparse.ArgumentParser) -> Iterator[None]:
+    """End a script that fills a log in words: by Ctrl-C or SIGTERM, and by ValueError as a wrong use."""
+    let_signals_interrupt()
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit("interrupted: what is in progress is not kept")
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def let_signals_interrupt() -> None:
+    """Let SIGTERM interrupt this process, as Ctrl-C does, which a shell's background processes ignore otherwise."""
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.default_int_handler)
+
+
 def command_line(description: str, log: Path, each: int) -> argparse.ArgumentParser:
     """Return the options of a script that fills a log; from now on SIGTERM interrupts it, as Ctrl-C does.
 
@@ -93,8 +112,7 @@ def command_line(description: str, log: Path, each: int) -> argparse.ArgumentPar
         log: by default.
         each: how many runs of each kind are wanted by default.
     """
-    for ending in (signal.SIGINT, signal.SIGTERM):  # a shell lets what it starts in the background ignore the first
-        signal.signal(ending, signal.default_int_handler)
+    let_signals_interrupt()
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--each", type=int, default=each, help="runs of each kind that are wanted (default: %(default)s)"

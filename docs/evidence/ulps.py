@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import signal
 import sys
 import time
 from collections import Counter, defaultdict
@@ -30,7 +29,7 @@ import torch
 from torch import Tensor
 
 from docs.evidence.cases import fewest, judge, line_of
-from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
+from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, interruptible, read_log
 from docs.evidence.replay import rate
 from suite.checks.bench import Bench
 from suite.checks.draw import TEXT_CHECKS, WITH_ONE_DEVICE
@@ -160,10 +159,8 @@ def main() -> int:
     asked.add_argument("--again", nargs=3, metavar=("TRAINER", "CHECK", "SEED"), help="draw a block again")
     parser.add_argument("--table", action="store_true", help="print the log as Markdown, and run nothing")
     options = parser.parse_args()
-    for ending in (signal.SIGINT, signal.SIGTERM):  # a shell lets what it starts in the background ignore the first
-        signal.signal(ending, signal.default_int_handler)
     torch.set_num_threads(1)
-    try:
+    with interruptible(parser):
         if not options.table:
             with Pool(kind="cpu", import_paths=[ROOT], preload="trainers") if options.ranks else nullcontext() as pool:
                 kind: Any = Bench if options.ranks else InThisProcess
@@ -177,10 +174,6 @@ def main() -> int:
         lines = read_log(options.log)
         print(table(lines))
         return int(any(line["finding"] for line in lines))
-    except KeyboardInterrupt:
-        sys.exit("interrupted: the block in progress is not kept")
-    except ValueError as error:
-        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Find out what `--scaling-against` names, before anything is measured.
 
 A trainer, a Python interpreter or a commit of the user's repository, tried in that order; `trainer:`, `python:` and
-`ref:` force one. Nothing is imported. A program runs only if it has an interpreter's name, is given as a path, or is
-forced by `python:`, because a branch called `test` is also a program. Workers check later whether a trainer exists and
-whether an interpreter's torch loads.
+`ref:` force one, and only `script:` names a training script. Nothing is imported. A program runs only if it has an
+interpreter's name, is given as a path, or is forced by `python:`, because a branch called `test` is also a program.
+Workers check later whether a trainer exists and whether an interpreter's torch loads.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 
 from suite.base.git import FULL_NAME, NO_COMMIT, GitError, git, git_or_none, is_shallow, is_unborn, toplevel
 from suite.plan.base import Base
+from suite.plan.scripts import Script
 
 OLDEST_PYTHON = (3, 10)  # the workers' code needs it, and torch from 2.9 on is built for nothing older
 NEEDED = ("torch", "numpy")  # all that a worker imports besides the standard library and our own code
@@ -27,7 +28,7 @@ PROBE_TIMEOUT_S = 30.0
 MOST_NAMES = 8  # of branches and tags in a message
 
 _RULE = "expected a Python interpreter that has torch, such as python3.12 or path/to/venv/bin/python"
-_FORCING = ("trainer", "python", "ref")
+_FORCING = ("trainer", "script", "python", "ref")
 _INTERPRETER_NAME = re.compile(r"(python|pypy|graalpy)[0-9.]*[dt]*")
 # The first line is a syntax error to a shell, which then runs none of the rest. Not isolated (-I): torch may be in the
 # user's site-packages or on PYTHONPATH, where workers find it too. The working directory must not count: PYTHONSAFEPATH
@@ -48,29 +49,38 @@ print("Python %d.%d.%d lacks [%s]" % (version + (" ".join(lacks),)))
 _ANSWER = re.compile(r"Python (\d+)\.(\d+)\.(\d+) lacks \[(.*)\]")
 
 
-def parse(setting: str, root: Path, is_table_name: Callable[[str], bool]) -> Base:
+def parse(
+    setting: str,
+    root: Path,
+    is_table_name: Callable[[str], bool],
+    script_of: Callable[[str], Script],
+) -> Base:
     """Return the base that `--scaling-against` names.
 
     Args:
         setting: its value.
         root: the user's project; a git ref is one of the repository around it.
         is_table_name: whether a trainer of that name is built in.
+        script_of: returns the script that a command or a name stands for, or raises ValueError.
 
     Raises:
         ValueError: it names nothing, or what it names cannot serve.
     """
     try:
-        return _parse(setting, root, is_table_name)
+        return _parse(setting, root, is_table_name, script_of)
     except ValueError as error:
         raise ValueError(f"--scaling-against {setting!r}: {error}") from error
 
 
-def _parse(setting: str, root: Path, is_table_name: Callable[[str], bool]) -> Base:
+def _parse(setting: str, root: Path, is_table_name: Callable[[str], bool], script_of: Callable[[str], Script]) -> Base:
     prefix, colon, value = setting.partition(":")
     forced = prefix if colon and prefix in _FORCING else None
     value = value if forced else setting
     if not value.strip():
         raise ValueError("expected a trainer, a Python interpreter or a git ref")
+    if forced == "script":
+        script = script_of(value)
+        return Base("script", script.name, trainer=script.name, script=script)
     if forced == "trainer" and ":" not in value and not is_table_name(value):
         raise ValueError(f"{value!r} is not a built-in trainer; one of your own is module:Class or path.py:Class")
     if forced == "trainer" or (not forced and (":" in value or is_table_name(value))):

@@ -21,11 +21,11 @@ from suite.base.checkout import Checkout
 from suite.plan.base import Base
 from suite.plan.cells import Side
 from suite.processes.failure import WorkerFailure, repeated
-from suite.processes.group import START_TIMEOUT_S, Group
+from suite.processes.group import START_TIMEOUT_S, Group, dismiss
 from suite.processes.hosts import Hosts
 from suite.processes.jobs import Apart
 from suite.processes.messages import Value
-from suite.processes.pool import Pool, dismiss
+from suite.processes.pool import Pool
 
 
 @dataclass(frozen=True)

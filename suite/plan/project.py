@@ -6,7 +6,9 @@ A `path.py:name` in a file starts at the folder of that file, wherever pytest wa
 from __future__ import annotations
 
 import os
+import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,31 @@ def table_in(value: Any, name: str, pyproject: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{name} = {value!r} in {pyproject.name}: expected a table, [{name}]")
     return value
+
+
+def named_tables(
+    pyproject: Path, kind: str, pattern: re.Pattern[str], letters: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name and the fields of each `[tool.scaling.<kind>s.NAME]`; none where there is no such table.
+
+    Args:
+        pyproject: a file that may not exist.
+        kind: "workload" or "script".
+        pattern: that a name must have; folders and pytest's items are named by it.
+        letters: what it allows after a first letter or digit, in words.
+
+    Raises:
+        ValueError: a name does not fit, has its own field, or has no table.
+    """
+    own = section(pyproject, f"{kind}s")
+    for name, value in ({} if own is None else table_in(own, f"tool.scaling.{kind}s", pyproject)).items():
+        if not pattern.fullmatch(name):
+            rule = f"expected a letter or digit, and after it {letters}"
+            raise ValueError(f"{kind} {name!r} in {pyproject.name}: {rule}; rename it")
+        fields = table_in(value, f"tool.scaling.{kind}s.{name}", pyproject)
+        if "name" in fields:
+            raise ValueError(f"{kind} {name!r} in {pyproject.name}: name: the table has it in its heading; remove it")
+        yield name, fields
 
 
 def named_from(spec: str, folder: Path) -> str:

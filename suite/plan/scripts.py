@@ -13,16 +13,15 @@ import os
 import re
 import shlex
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import Field, PositiveInt, ValidationError
 
-from suite.plan.project import section, table_in
+from suite.plan.project import named_tables
 from suite.room.part import Part, problem
 
 PLACES = ("batch", "global_batch", "world_size", "out")
-FORCED = "script:"  # before the name of a base
 _NAME = re.compile(r"\w[\w.+-]*")
 _UPDATE = re.compile(r"[^:\s]+:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _LAUNCHERS = {
@@ -119,13 +118,8 @@ def available(pyproject: Path) -> dict[str, Script]:
     Raises:
         ValueError: a script has a wrong field or name.
     """
-    own = section(pyproject, "scripts")
     found = {}
-    for name, value in ({} if own is None else table_in(own, "tool.scaling.scripts", pyproject)).items():
-        fields = table_in(value, f"tool.scaling.scripts.{name}", pyproject)
-        if not _NAME.fullmatch(name):
-            rule = "expected a letter or digit, and after it letters, digits, or any of . _ + -"
-            raise ValueError(f"script {name!r} in {pyproject.name}: {rule}; rename it")
+    for name, fields in named_tables(pyproject, "script", _NAME, "letters, digits, or any of . _ + -"):
         try:
             script = Script.model_validate({**fields, "name": name})
             check(script)
@@ -158,6 +152,35 @@ def named(value: str, known: Mapping[str, Script], batch: int | None) -> Script:
     if batch is not None:
         script = script.model_copy(update={"batch": batch})
     check(script)
+    return script
+
+
+def chosen(
+    values: Iterable[str], known: Mapping[str, Script], batch: int | None, taken: Collection[str]
+) -> tuple[Script, ...]:
+    """Return the scripts that the option names, each with a name of its own.
+
+    Args:
+        values: of the option.
+        known, batch: as `named` has them.
+        taken: names of trainers and workloads.
+
+    Raises:
+        ValueError: as `named`.
+    """
+    found: dict[str, Script] = {}
+    for value in values:
+        script = named(value, known, batch)
+        possible = (script.name, f"{script.name}.py", *(f"{script.name}.{n}" for n in range(2, len(found) + 3)))
+        name = next(each for each in possible if each not in taken and each not in found)
+        found[name] = script.model_copy(update={"name": name})
+    return tuple(found.values())
+
+
+def of_base(value: str, known: Mapping[str, Script], batch: int | None) -> Script:
+    """Return the script that a base names, whose file is in the working directory; arguments and errors as `named`."""
+    script = named(value, known, batch)
+    require_files([script], Path.cwd())
     return script
 
 

@@ -19,7 +19,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 from reference import trainers as table
 from reference.models import MODELS
 from reference.schedule import scale
-from suite.plan.project import searched_from, section, table_in
+from suite.plan.project import named_tables, searched_from
 from suite.plan.scripts import Script
 from suite.room.part import Part, problem
 from suite.verdict.accuracy import MARGIN, SEED_PAIRS
@@ -306,16 +306,10 @@ def available(pyproject: Path) -> dict[str, Workload]:
     Raises:
         ValueError: a workload of the user's own has a wrong field or name, or the name of a built-in one.
     """
-    workloads, own = dict(BUILT_IN), section(pyproject, "workloads")
-    for name, value in ({} if own is None else table_in(own, "tool.scaling.workloads", pyproject)).items():
-        if not _NAME.fullmatch(name):  # folders and pytest's items are named by it
-            rule = "expected a letter or digit, and after it letters, digits, spaces, or any of . _ + -"
-            raise ValueError(f"workload {name!r} in {pyproject.name}: {rule}; rename it")
-        fields = table_in(value, f"tool.scaling.workloads.{name}", pyproject)
+    workloads, letters = dict(BUILT_IN), "letters, digits, spaces, or any of . _ + -"
+    for name, fields in named_tables(pyproject, "workload", _NAME, letters):
         if name in BUILT_IN:
             raise ValueError(f"workload {name!r} in {pyproject.name} has the name of a built-in one; rename it")
-        if "name" in fields:
-            raise ValueError(f"workload {name!r} in {pyproject.name}: name: the table has it in its heading; remove it")
         try:
             workload = Workload.model_validate({**fields, "name": name})
             _check_names(workload)

@@ -13,7 +13,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import psutil
@@ -330,3 +330,12 @@ class Group:
         if self.other_launchers:
             self._wait_for(lambda: len(self.stacks) >= len(self.other_launchers), END_TIMEOUT_S)
         return here | {int(rank): text for stacks in self.stacks for rank, text in stacks.items() if rank.isdecimal()}
+
+
+def dismiss(pools: Iterable[Pool]) -> None:
+    """Ask all workers of these pools to leave at the same time, and end those that do not."""
+    groups = [group for pool in dict.fromkeys(pools) for group in pool.groups.values()]
+    for group in groups:
+        group.leave()
+    for group in groups:
+        group.close()

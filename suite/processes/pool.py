@@ -14,7 +14,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -493,12 +493,3 @@ class Pool:
         for folder in (self.folder / "logs").glob("*"):
             if folder.name not in self.groups:
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def dismiss(pools: Iterable[Pool]) -> None:
-    """Ask all workers of these pools to leave at the same time, and end those that do not."""
-    groups = [group for pool in dict.fromkeys(pools) for group in pool.groups.values()]
-    for group in groups:
-        group.leave()
-    for group in groups:
-        group.close()

@@ -6,14 +6,14 @@ import contextlib
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch import distributed as dist
-from torch import nn
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # public, and documented
 
 from reference import nest
@@ -28,7 +28,7 @@ from suite.processes.folder import FOLDER
 from suite.processes.jobs import LOADERS, READ_AHEAD, Job, ModelSpec, Place, Prepared
 from suite.properties import contract
 from suite.rank import counting, flops, kept, transport
-from suite.rank.finite import first_bad_sample, first_not_finite
+from suite.rank.finite import first_bad_sample
 from suite.rank.timing import window
 from suite.room import accelerator, limits, quiet
 from suite.room.devices import survey
@@ -241,9 +241,10 @@ class TimedArm:
         accelerator.release(self.devices)
         return counted
 
-    def not_finite(self) -> str:
-        """Return the name of the first parameter that is not finite; "" where all are finite."""
-        return first_not_finite(self.trainer.replicas[0])
+    def named_parameters(self) -> Iterable[tuple[str, Tensor]]:
+        """Return those of the first replica."""
+        parameters: Iterable[tuple[str, Tensor]] = self.trainer.replicas[0].named_parameters()
+        return parameters
 
     def close(self) -> None:
         """Close the trainer, which ends its threads."""

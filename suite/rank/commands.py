@@ -48,6 +48,7 @@ from suite.properties.seen import Seen
 from suite.rank import arm as arms
 from suite.rank import collectives, counting, memory, own_model, profiling, purity, training, transport
 from suite.rank import gpus as torch_gpus
+from suite.rank.finite import first_not_finite
 from suite.rank.others import Others
 from suite.rank.timing import LossNotFinite
 from suite.room import accelerator
@@ -214,7 +215,7 @@ def parameters(state: State, name: str) -> Parameters:
     """
     timed = state.timed[name]
     accelerator.release(timed.devices)
-    return Parameters(not_finite=timed.not_finite())
+    return Parameters(not_finite=first_not_finite(timed))
 
 
 def connections(state: State) -> Connected:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from reference.nest import Nest
 
 
-def first_not_finite(net: nn.Module) -> str:
+class HasParameters(Protocol):
+    """A module, or what has named parameters as one."""
+
+    def named_parameters(self) -> Iterable[tuple[str, Tensor]]:
+        """Return them."""
+
+
+def first_not_finite(net: HasParameters) -> str:
     """Return the name of the first parameter that has a NaN or an infinity; "" where all are finite.
 
     A trainer may return no loss that shows it.

@@ -354,3 +354,20 @@ def versions(by_name: Mapping[str, str]) -> str:
 def gravest_first(cells: Sequence[CellRecord]) -> list[CellRecord]:
     """Return the cells sorted by outcome, the gravest first, otherwise in their order."""
     return sorted(cells, key=lambda cell: GRAVEST_FIRST.index(cell.outcome))
+
+
+def step(record: Record, cell: CellRecord) -> str:
+    """Return how long a step of a script takes: only the script itself knows its epochs."""
+    place = (cell.trainer, cell.workload, measured_mode(cell.mode, cell.world_size), cell.world_size)
+    found = (arm for arm in record.arms if (arm.trainer, arm.workload, arm.mode, arm.world_size) == place)
+    arm = next(found, None)
+    if arm is None or cell.samples_per_s is None:
+        return "no time a step"
+    return f"{1e3 * arm.global_batch / cell.samples_per_s.estimate:.3g} ms a step"
+
+
+def speed(cell: CellRecord) -> str:
+    """Return the samples a second of a cell, and of texts the tokens."""
+    figures_of = {"samples/s": cell.samples_per_s, "tokens/s": cell.tokens_per_s}
+    known = [f"{interval(figure, ',.0f', bounds=False)} {unit}" for unit, figure in figures_of.items() if figure]
+    return ", ".join(known) or "- samples/s"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from rich.filesize import decimal
 
-from suite.plan.cells import SINGLE, measured_mode
+from suite.plan.cells import SINGLE
 from suite.plan.workloads import no_recipe
 from suite.properties.answers import UNSEEN
 from suite.records import baselines, counters, memory
@@ -99,7 +99,7 @@ def title(record: Record) -> str:
     alike = [cell for cell in sped if (cell.workload, cell.world_size) == (most.workload, most.world_size)]
     best = max(alike, key=lambda cell: _estimate(cell.samples_per_s))  # as in "How fast?"
     if best.world_size == 1:
-        return f"{best.workload} on one device, {_speed(best)}"
+        return f"{best.workload} on one device, {figures.speed(best)}"
     times = interval(best.speedup, ".2f", bounds=False)
     where = f"on {plural(best.world_size, 'device')} as the plain trainer on one"
     what = best.workload
@@ -295,26 +295,9 @@ def _fast(record: Record) -> Iterable[str]:
     for cell in {cell.workload: cell for cell in reversed(timed)}.values():
         compared = cell.speedup and (cell.trainer, cell.world_size) != (SINGLE, 1)
         times = f"; {interval(cell.speedup, '.2f')} times the plain trainer on one" if compared else ""
-        speed = _speed(cell)
-        epoch = _step(record, cell) if cell.runs_script else f"{interval(cell.sec_per_epoch, '.3g')} s an epoch"
+        speed = figures.speed(cell)
+        epoch = figures.step(record, cell) if cell.runs_script else f"{interval(cell.sec_per_epoch, '.3g')} s an epoch"
         yield f"{figures.name(cell, names)} on {plural(cell.world_size, 'device')}: {speed}, {epoch}{times}"
-
-
-def _step(record: Record, cell: CellRecord) -> str:
-    """Return how long a step of a script takes: only the script itself knows its epochs."""
-    place = (cell.trainer, cell.workload, measured_mode(cell.mode, cell.world_size), cell.world_size)
-    found = (arm for arm in record.arms if (arm.trainer, arm.workload, arm.mode, arm.world_size) == place)
-    arm = next(found, None)
-    if arm is None or cell.samples_per_s is None:
-        return "no time a step"
-    return f"{1e3 * arm.global_batch / cell.samples_per_s.estimate:.3g} ms a step"
-
-
-def _speed(cell: CellRecord) -> str:
-    """Return the samples a second of a cell, and of texts the tokens."""
-    figures_of = {"samples/s": cell.samples_per_s, "tokens/s": cell.tokens_per_s}
-    known = [f"{interval(figure, ',.0f', bounds=False)} {unit}" for unit, figure in figures_of.items() if figure]
-    return ", ".join(known) or "- samples/s"
 
 
 def _memory(record: Record) -> Iterable[str]:

@@ -19,9 +19,8 @@ from suite.communication import alpha_beta
 from suite.plan.collectives import IN_PROCESS, LARGE_BYTES, SIZES_BYTES, CollectiveCell
 from suite.processes.answers import Timed
 from suite.processes.failure import WorkerFailure, repeated
-from suite.processes.group import START_TIMEOUT_S, Group
+from suite.processes.group import START_TIMEOUT_S, Group, dismiss
 from suite.processes.jobs import Exchange
-from suite.processes.pool import dismiss
 from suite.records.record import CollectivePoint, CollectiveRecord, interval
 from suite.room.devices import Devices
 from suite.run import blocks

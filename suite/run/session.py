@@ -16,9 +16,8 @@ from suite.base.sides import SidePool
 from suite.plan.cells import Arm, Side, short
 from suite.processes.answers import Connected, Parameters, SetUp, Timed
 from suite.processes.failure import LauncherEnded, WorkerFailure, repeated
-from suite.processes.group import START_TIMEOUT_S
+from suite.processes.group import START_TIMEOUT_S, dismiss
 from suite.processes.jobs import READ_AHEAD
-from suite.processes.pool import dismiss
 from suite.records import memory, record
 from suite.room.meter import Meter
 from suite.room.quiet import available_cores

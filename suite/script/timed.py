@@ -1,8 +1,8 @@
 """A script that is timed: it runs in the main thread, stands still after an update, and goes on for so many more.
 
-While it goes on, an update costs the decrement of a number. What is asked of it arrives in another thread, which sleeps
-meanwhile. The processes that it has started, such as those of a DataLoader, are stopped while it stands still, because
-otherwise they would work ahead, and the next window would be fed from what they had prepared.
+While it goes on, an update costs one call of a hook, which decrements a number. The controller's commands arrive in
+another thread, which sleeps meanwhile. The processes that the script has started, such as those of a DataLoader, are
+stopped while it stands still: otherwise they would prepare minibatches, from which the next window would be fed.
 """
 
 from __future__ import annotations
@@ -126,27 +126,20 @@ class TimedScript:
     @property
     def gradient_bytes(self) -> int:
         """Return the bytes of all gradients, of all ranks' slices together where they are sharded."""
-        return sum(p.numel() * p.element_size() for _, p in self._parameters() if p.requires_grad)
+        return sum(p.numel() * p.element_size() for _, p in self.named_parameters() if p.requires_grad)
 
-    def not_finite(self) -> str:
-        """Return which parameter is not finite; "" where all are."""
-        for name, parameter in self._parameters():
-            local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
-            if not bool(torch.isfinite(local.detach()).all()):
-                return name
-        return ""
-
-    def close(self) -> None:
-        """End the processes that the script has started."""
-        _signal_children(signal.SIGKILL)
-
-    def _parameters(self) -> list[tuple[str, torch.Tensor]]:
+    def named_parameters(self) -> list[tuple[str, torch.Tensor]]:
+        """Return those of all optimizers; a script's own names are not known."""
         return [
             (f"{number} of group {place} of {type(optimizer).__name__}", parameter)
             for optimizer in self._updates.optimizers
             for place, group in enumerate(optimizer.param_groups)
             for number, parameter in enumerate(group["params"])
         ]
+
+    def close(self) -> None:
+        """End the processes that the script has started."""
+        _signal_children(signal.SIGKILL)
 
     def advance(self, updates: int) -> None:
         """Let the script make so many updates, and what its next edge adds, and wait until it stands still again."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 LEAST_CALLS = 4  # before a cycle is believed
 
@@ -37,32 +37,18 @@ class Updates:
         made: updates since the cycle is known.
     """
 
-    def __init__(self, updated: Callable[[], None], before: Callable[[Optimizer], None] | None = None) -> None:
-        """Register the hooks.
-
-        Args:
-            updated: called after each update, in the thread that made it.
-            before: called before each step of an optimizer.
-        """
+    def __init__(self, updated: Callable[[], None]) -> None:
+        """Register the hook; `updated` is called after each update, in the thread that made it."""
         self.optimizers: list[Optimizer] = []
         self.steps = self.made = 0
         self._updated = updated
         self._period = 0
         self._calls: list[int] = []
-        handles = [register_optimizer_step_post_hook(self._stepped)]
-        if before is not None:
-            handles.append(register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: before(optimizer)))
-        self._handles = handles
-
-    @property
-    def known(self) -> bool:
-        """Whether it is known which steps make an update."""
-        return bool(self._period)
+        self._hook = register_optimizer_step_post_hook(self._stepped)
 
     def close(self) -> None:
         """Call nothing any more."""
-        for handle in self._handles:
-            handle.remove()
+        self._hook.remove()
 
     def _stepped(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.steps += 1

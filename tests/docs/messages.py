@@ -45,7 +45,7 @@ WRITERS = {
     "suite/run/confirming.py": ("problem", "mismatch"),
     "suite/run/keeping.py": ("keep",),
     "suite/template.py": ("_start",),
-    "suite/worker.py": ("serve",),
+    "suite/worker.py": ("_send",),
     CONFLICT: ("conflict",),
 }
 MOST_ALTERNATIVES = 8  # of one message, where it has conditional parts

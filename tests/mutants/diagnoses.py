@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import signal
 import sys
 import tempfile
 import time
@@ -23,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
+from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, interruptible, read_log
 from suite.checks.bench import Bench
 from suite.checks.draw import CHECKS
 from suite.checks.search import SearchResult
@@ -247,9 +246,7 @@ def main() -> int:
     parser.add_argument("--mixed", action="store_true", help="keep searches of different code in one log")
     parser.add_argument("--table", action="store_true", help="print the log as Markdown, and search nothing")
     options = parser.parse_args()
-    for ending in (signal.SIGINT, signal.SIGTERM):  # a shell lets what it starts in the background ignore the first
-        signal.signal(ending, signal.default_int_handler)
-    try:
+    with interruptible(parser):
         if not options.table:
             with (
                 tempfile.TemporaryDirectory(prefix="diagnoses-") as folder,
@@ -259,10 +256,6 @@ def main() -> int:
         shown = table(read_log(options.out))
         print(shown)
         return int("**" in shown)
-    except KeyboardInterrupt:
-        sys.exit("interrupted: the search in progress is not kept")
-    except ValueError as error:
-        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -13,14 +13,13 @@ import hashlib
 import os
 import random
 import re
-import signal
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from docs.evidence.cases import fewest, judge, line_of
-from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
+from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, interruptible, read_log
 from docs.evidence.replay import rate
 from suite.checks.bench import Bench
 from suite.checks.draw import CHECKS
@@ -106,9 +105,7 @@ def main() -> int:
     parser.add_argument("--again", nargs=3, metavar=("TRAINER", "CHECK", "SEED"), help="draw a block again")
     parser.add_argument("--table", action="store_true", help="print the log as Markdown, and run nothing")
     options = parser.parse_args()
-    for ending in (signal.SIGINT, signal.SIGTERM):  # a shell lets what it starts in the background ignore the first
-        signal.signal(ending, signal.default_int_handler)
-    try:
+    with interruptible(parser):
         if not options.table:
             with Pool(kind="cpu", import_paths=[ROOT], preload="trainers") as pool:
                 bench = Bench(pool, devices.one_host(devices.parse("cpu")))
@@ -122,10 +119,6 @@ def main() -> int:
         lines = counting(read_log(options.out))
         print(table(lines))
         return int(any(line["finding"] for line in lines))
-    except KeyboardInterrupt:
-        sys.exit("interrupted: the block in progress is not kept")
-    except ValueError as error:
-        parser.error(str(error))
 
 
 if __name__ == "__main__":

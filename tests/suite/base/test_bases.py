@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from suite.base import bases
+from suite.plan import scripts
 from suite.plan.base import Base
 from tests.support.processes import all_end
 from tests.support.project import REPOSITORY
@@ -20,7 +21,7 @@ INTERPRETER = sys.executable  # these tests need torch, so it is there
 
 
 def parse(setting: str, root: Path) -> Base:
-    return bases.parse(setting, root, ("ddp", "scratch").__contains__)
+    return bases.parse(setting, root, ("ddp", "scratch").__contains__, lambda value: scripts.named(value, {}, None))
 
 
 def program(path: Path, *lines: str) -> Path:

@@ -482,34 +482,3 @@ class TestNamesOfFiles:
 def test_a_value_that_no_record_can_hold_is_refused(project: Project) -> None:
     with pytest.raises(pytest.UsageError, match="expected UTF-8 without control characters; rename it"):
         read(project, "--scaling-trainer", "a\x07.py:Mine")
-
-
-def test_a_script_has_a_name_of_its_own(project: Project) -> None:
-    for name in ("ddp.py", "train.py"):
-        (project.path / name).write_text("")
-    (project.path / "more").mkdir()
-    (project.path / "more" / "train.py").write_text("")
-    commands = ["ddp.py", "train.py", "train.py --lr 1", "more/train.py"]
-    config = read(project, *(f"--scaling-script={command}" for command in commands))
-    assert config.trainers == ("ddp.py", "train", "train.py", "train.2")
-    assert config.trainers == tuple(workload.name for workload in config.workloads)
-    assert config.checked == ()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--scaling-script=absent.py"], "there is no file absent.py in "),
-        (["--scaling-script=torchrun data.py"], "leave out torchrun and its own options"),
-        (
-            ["--scaling-script=data.py", "--scaling-batch=8"],
-            r"no --scaling-script has a place for it, such as \{batch\}",
-        ),
-        (["--scaling-batch=8"], r"no --scaling-script has a place for it"),
-        (["--scaling-script=data.py", "--scaling-mode=strong"], r"the command has no \{batch\}"),
-        (["--scaling-script=data.py", "--scaling-against=script:absent.py"], "there is no file absent.py"),
-    ],
-)
-def test_a_wrong_script_is_a_usage_error(project: Project, arguments: list[str], said: str) -> None:
-    with pytest.raises(pytest.UsageError, match=said):
-        read(project, *arguments)
