@@ -27,12 +27,13 @@ RELU = (F.relu, torch.relu)
 PRODUCTS = (F.linear, F.conv2d)
 
 
-def gradients(model: nn.Module, X: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+def gradients(model: nn.Module, X: Tensor, *, cross_entropy: bool = True) -> tuple[list[Tensor], list[Tensor]]:
     """Return for each parameter the sum of the terms of its gradient, and the error of that sum.
 
     Args:
         model: the output for a sample depends on that sample only, and is (n, classes).
         X: the whole minibatch, (n, ...).
+        cross_entropy: whether the loss is that, and no trainer's own.
 
     Returns:
         Two lists of float64 tensors in the shapes of `model.parameters()`: the absolute terms, added up, where the
@@ -42,7 +43,7 @@ def gradients(model: nn.Module, X: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     wide = {name: tensor.detach().double() for name, tensor in model.named_parameters()}
     buffers = {name: tensor.double() for name, tensor in model.named_buffers()}
     with torch.no_grad(), _Values() as values:
-        torch.func.functional_call(model, {**wide, **buffers}, (X.double(),))
+        p = torch.func.functional_call(model, {**wide, **buffers}, (X.double(),)).softmax(1)
     for name, parameter in model.named_parameters():
         wide[name] = wide[name].abs().requires_grad_(parameter.requires_grad)
     absolute = {**wide, **{name: tensor.abs() for name, tensor in buffers.items()}}
@@ -50,8 +51,8 @@ def gradients(model: nn.Module, X: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         outputs = torch.func.functional_call(model, absolute, (torch.cat([X, X]).double().abs(),))
     exact, off = outputs.chunk(2)
     n, classes = exact.shape
-    # A softmax moves by at most half of what the scores do: the sizes of p's derivatives by them add up to 2 p (1 - p).
-    slopes = 1 + THETA * (LOSS + classes) + (off - exact).detach().amax(1, keepdim=True) / 2
+    moves = 2 * p * (1 - p) if cross_entropy else 0.5
+    slopes = 1 + THETA * (LOSS + classes) + moves * (off - exact).detach().amax(1, keepdim=True)
     added = 1 + THETA * (n * magnitudes.places + 1)  # all samples, and twice for a parameter in two places
     trained = [tensor for tensor in wide.values() if tensor.requires_grad]
     sums = torch.autograd.grad(exact.sum(), trained, retain_graph=True, allow_unused=True, materialize_grads=True)

@@ -139,10 +139,13 @@ class Seen:
         with DrawsOfOneDevice(n or len(output), samples or slice(0, len(output))):
             return apply_loss(self.loss, output, y).mean()
 
-    def slope(self, step: int) -> float:
-        """Return the largest derivative of the loss of a sample by an output of a step, at least 1."""
+    def slope(self, step: int) -> float | None:
+        """Return the largest derivative of the loss of a sample by an output of a step, at least 1.
+
+        It is None for cross-entropy, of which more is known (`suite.properties.tolerance`).
+        """
         if self.loss is None:
-            return 1.0
+            return None
         X, y = nets.minibatch(self.case, step)
         output = self.net(step)(X).detach().requires_grad_()
         [slopes] = torch.autograd.grad(self.loss_of(output, y), output)

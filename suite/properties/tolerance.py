@@ -11,11 +11,11 @@ carries along with every quantity q its largest error e(q), in units of the unit
   "Mathematical Functions", the tables of maximum errors, where tanhf, expf, logf and rsqrtf have no more):
   e(t) = (1 - t^2) e(z) + 4 |t|. Its derivative 1 - t^2 is off by 2 |t| e(t) + 1: near |t| = 1 nearly all of it.
 - A layer normalisation is treated in the same way (`suite.properties.magnitudes`). ReLU rounds nothing.
-- The derivative of the loss of a sample by a score is at most 1 in size for cross-entropy, p - y. It is off by half of
-  the largest e(z), because the sizes of a softmax's derivatives add up to 2 p (1 - p), and by 20 + C of C classes: C
-  for the sum of exp(z), 9 for two exp, a log and the differences between them, 1 for p - y, and the rest for factors
+- The derivative of the loss of a sample by a score is at most 1 in size for cross-entropy, p - y. It is off by
+  2 p (1 - p), to which the sizes of a softmax's derivatives add up, times the largest e(z), and by 20 + C of C classes:
+  C for the sum of exp(z), 9 for two exp, a log and the differences between them, 1 for p - y, and the rest for factors
   such as 1 / n, the number of devices and the rate. A trainer's own loss counts with its largest derivative where that
-  is more.
+  is more, and as if p were 1 / 2.
 - In the backward, errors go through the same weights and derivatives. A parameter's gradient is a sum over samples and,
   of a convolution, places, which is off by their number times the sum of all sizes.
 
@@ -54,7 +54,9 @@ def half_the_digits(dtype: torch.dtype) -> float:
     return float(torch.finfo(dtype).eps ** 0.5)
 
 
-def gradient_bound(model: nn.Module, X: Tensor, lr: float, slope: float = 1.0, world_size: int = 1) -> list[Tensor]:
+def gradient_bound(
+    model: nn.Module, X: Tensor, lr: float, slope: float | None = None, world_size: int = 1
+) -> list[Tensor]:
     """Return the largest error allowed for each parameter's gradient of the mean loss, derived above.
 
     Args:
@@ -62,20 +64,21 @@ def gradient_bound(model: nn.Module, X: Tensor, lr: float, slope: float = 1.0, w
             sample depends on that sample only.
         X: the whole minibatch, (n, ...).
         lr: learning rate of the step.
-        slope: largest derivative of the loss of a sample by an output; 1 for cross-entropy.
+        slope: largest derivative of a trainer's own loss of a sample by an output; None for cross-entropy.
         world_size: devices that may have made updates of their own.
 
     Returns:
         float64 tensors in the shapes of `model.parameters()`.
     """
-    u, bounds = roundoff(X.dtype), []
-    for parameter, terms, error in zip(model.parameters(), *magnitudes.gradients(model, X), strict=True):
+    u, bounds, share = roundoff(X.dtype), [], (1.0 if slope is None else slope) / len(X)
+    terms, errors = magnitudes.gradients(model, X, cross_entropy=slope is None)
+    for parameter, term, error in zip(model.parameters(), terms, errors, strict=True):
         updates = parameter.detach().to(torch.float64).abs() / lr
         if world_size > 1:
-            updates = updates + world_size * slope / len(X) * terms
-        bound = 2 * u * slope / len(X) * error + (world_size + 1) * u * updates
+            updates = updates + world_size * share * term
+        bound = (2 * u * share * error + (world_size + 1) * u * updates).nan_to_num(nan=torch.inf, posinf=torch.inf)
         # A parameter that is unused or frozen must not change at all.
-        bounds.append(bound if bool(terms.any()) else torch.zeros_like(bound))
+        bounds.append(bound if bool(term.any()) else torch.zeros_like(bound))
     return bounds
 
 
