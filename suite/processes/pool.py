@@ -1,7 +1,7 @@
 """All worker processes of one run and one interpreter: the launcher, its groups, and their sockets and logs.
 
 A pool owns its groups. Code that needs workers calls `Pool.group` with a name each time, and gets a new group after a
-failure. `dismiss` ends the groups of several pools together.
+failure. `group.dismiss` ends the groups of several pools together.
 """
 
 from __future__ import annotations

@@ -23,10 +23,10 @@ from suite.processes import failure
 from suite.processes.answers import SetUp, Timed
 from suite.processes.channel import Channel
 from suite.processes.failure import WorkerFailure
-from suite.processes.group import Group
+from suite.processes.group import Group, dismiss
 from suite.processes.jobs import Job, Prepared
 from suite.processes.messages import Ended
-from suite.processes.pool import Pool, dismiss
+from suite.processes.pool import Pool
 from suite.records.record import CellRecord
 from tests.support import records, trainers_under_test
 from tests.support.learners import job
