@@ -69,11 +69,14 @@ class Connected:
 class Probed:
     """The answer to `probe`: the nanoseconds of the window on this rank's clock; None on a rank that does not train.
 
-    `others_ns` as in `Timed`.
+    `others_ns` as in `Timed`. Of a script, `unclean` as there, and `unfed` says why it has no minibatch that could stay
+    in memory; nothing is timed then.
     """
 
     duration_ns: int | None
     others_ns: int | None = None
+    unclean: str = ""
+    unfed: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -154,6 +154,7 @@ class ScriptRun:
         update: `module:function` or `module:Class.method`, which makes an update; "" for torch's optimizers.
         script_from: the folder that a relative path of the script starts from.
         isolated: folders that it may write to, and that stay as they are.
+        exchanges: whether its ranks exchange anything but objects.
     """
 
     words: tuple[str, ...]
@@ -162,6 +163,7 @@ class ScriptRun:
     update: str = ""
     script_from: str = ""
     isolated: tuple[str, ...] = ()
+    exchanges: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

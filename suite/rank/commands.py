@@ -233,9 +233,9 @@ def close(state: State, name: str) -> dict[str, Any]:
 def probe(state: State, name: str, steps: int, variant: dict[str, Any]) -> Probed:
     """Time one window of a diagnostic variant of an arm, as `suite.rank.arm.TimedArm.probe` does."""
     timed = state.timed[name]
-    if isinstance(timed, TimedScript):
-        raise TypeError(f"{name}: the parts of a script's step are not told apart; give the step as a trainer")
     duration_ns, others_ns = _beside_others(timed, partial(timed.probe, steps, **variant))
+    if isinstance(timed, TimedScript):
+        return Probed(duration_ns=duration_ns, others_ns=others_ns, unclean=timed.unclean, unfed=timed.unfed)
     return Probed(duration_ns=duration_ns, others_ns=others_ns)
 
 

@@ -12,10 +12,10 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from suite.plan import cells
-from suite.plan.cells import PLAIN, Arm, Cell, Side
+from suite.plan.cells import Arm, Cell, Side
 from suite.processes.answers import Probed
 from suite.processes.failure import WorkerFailure
 from suite.records import record
@@ -25,7 +25,17 @@ from suite.run import accuracy, judging
 from suite.run.groups import Groups
 from suite.run.observations import Observations, Session
 from suite.run.retries import Retries, timing
-from suite.run.session import LEAD_IN_S, Say, Sessions, drawn_before, hang_timeout_s, warm_step_s, whole_turns
+from suite.run.session import (
+    CLEAN_TRIES,
+    LEAD_IN_S,
+    Say,
+    Sessions,
+    drawn_before,
+    hang_timeout_s,
+    warm_step_s,
+    whole_turns,
+)
+from suite.run.variants import VARIANTS, Target, points_of
 from suite.verdict import explain
 from suite.verdict.diagnose import OWN_WORK, Growth, Point, Rounds, Waterfall, growth, waterfall
 from suite.verdict.explain import About, against_base, sentence
@@ -35,8 +45,6 @@ from suite.verdict.spread import FEWEST
 SESSIONS = 12  # take a cell apart; without a base, the quick profile has fewer, and all of them do
 # For a cell that looks slower. An obvious FAIL is decided with three, from which parts pool how sessions differ.
 OF_A_SLOWER_CELL = {"quick": 3, "full": SESSIONS}
-WINDOW_S = 0.06
-FED_WINDOW_S = 0.2  # with a loader: more minibatches precede a window, and its two ends have more noise
 # Of a session for each side, shared by its cells; all have a round forwards and one backwards. More rounds show a part
 # better: they are most of its noise (docs/adr/0052).
 SESSION_S = {"quick": 5.0, "full": 10.0}
@@ -44,58 +52,6 @@ MOST_CELLS = 3  # with a base in the run: the slowest ones, so that a session do
 
 SHARE = 0.1  # of the budget, in a session with a base: for the waterfalls of a cell
 SIDES: tuple[Side, ...] = ("candidate", "base")
-Role = Literal["one", "plain", "own"]
-
-
-class Variant(NamedTuple):
-    """A variant of the step, as `suite.rank.arm.TimedArm.probe` takes it.
-
-    Attributes:
-        role: which workers run it: the trainer's on one device, k independent plain ones, or the trainer's on k.
-        resident: on a minibatch that stays in memory, without the feed.
-        part: on a k-th of it.
-        exchange: with the exchange of gradients.
-        alone: on rank 0 only.
-    """
-
-    role: Role
-    resident: bool = True
-    part: bool = False
-    exchange: bool = True
-    alone: bool = False
-
-    @property
-    def training(self) -> bool:
-        """Whether this is the trainer's own `step` on a whole minibatch, which no trainer may fail in."""
-        return self.role != "plain" and self.exchange and not self.part
-
-
-_VARIANTS: dict[Point, Variant] = {
-    "one": Variant("one", resident=False),
-    "one_resident": Variant("one"),
-    "part": Variant("one", part=True),
-    "plain_alone": Variant("plain", alone=True),
-    "plain": Variant("plain"),
-    "unsynced": Variant("own", exchange=False),
-    "resident": Variant("own"),
-    "step": Variant("own", resident=False),
-}
-
-
-class Target(NamedTuple):
-    """One waterfall: of a cell, for the candidate or a base."""
-
-    cell: Cell
-    side: Side
-
-    def loaders(self, run: Observations, point: Point) -> int:
-        """Return how many processes feed a rank in a variant; 0 where it trains on what is in memory."""
-        return 0 if _VARIANTS[point].resident else run.plan.loaders(self.cell.workload)
-
-    def arms(self, run: Observations) -> dict[Role, Arm]:
-        """Return the arms whose workers run the variants."""
-        own = run.arms(self.cell)[self.side]
-        return {"one": own.on_one, "plain": cells.arm(self.side, PLAIN, self.cell), "own": own}
 
 
 def targets(run: Observations, chosen: Iterable[Cell], sides: Sequence[Side]) -> list[Target]:
@@ -103,7 +59,7 @@ def targets(run: Observations, chosen: Iterable[Cell], sides: Sequence[Side]) ->
     if not run.plan.config.explain:
         return []
     shared = run.plan.config.devices.oversubscribed
-    several = [c for c in chosen if c.world_size > 1 and not shared(c.world_size) and not c.runs_script]
+    several = [c for c in chosen if c.world_size > 1 and not shared(c.world_size)]
     return [Target(cell, side) for cell in several for side in sides if side in run.arms(cell)]
 
 
@@ -239,8 +195,9 @@ def _needed_s(run: Observations, sessions: Sessions, targets: Iterable[Target]) 
     needed_s = 0.0
     for target in targets:
         step_s = sessions.step_s.get(target.arms(run)["own"]) or LEAD_IN_S
-        for loaders in (target.loaders(run, point) for point in _points(run, target)):
-            timed_s = max(FED_WINDOW_S if loaders else WINDOW_S, whole_turns(1, loaders) * step_s)
+        for point in points_of(run, target):
+            loaders = target.loaders(run, point)
+            timed_s = max(target.window_s(run, point), whole_turns(1, loaders) * step_s)
             needed_s += 3 * (timed_s + drawn_before(sessions.lead_in(step_s, loaders), loaders) * step_s)
     return needed_s
 
@@ -264,7 +221,7 @@ def probing(run: Observations, sessions: Sessions, wanted: Sequence[Target], say
         begun_s, allowed_s = clock(), _allowed_s(run, sessions, number, groups.session.usual_s)
         always = not run.comparison.bases and number < run.plan.config.min_sessions > 1
         for cell, sides in by_cell.items():
-            points = {target: _points(run, target) for target in sides}
+            points = {target: points_of(run, target) for target in sides}
             needed_s = _needed_s(run, sessions, sides)
             expected_s = clock() - begun_s + run.apart_pace * needed_s
             too_long = needed_s > SHARE * run.plan.config.budget_s and bool(run.comparison.bases)
@@ -296,13 +253,13 @@ def _time(
         The wall seconds until the first pair of rounds was over, which is the least that there is.
     """
     begun_s = run.plan.clock()
-    shuffled = rng.sample(list(_VARIANTS), len(_VARIANTS))
+    shuffled = rng.sample(list(VARIANTS), len(VARIANTS))
     order = [(target, point) for point in shuffled for target in points if point in points[target]]
     loaders = {(target, point): target.loaders(run, point) for target, point in order}
     step_s = dict[tuple[Target, Point], float]()
 
     def window_s(target: Target, point: Point, steps: int) -> float | None:
-        arm = target.arms(run)[_VARIANTS[point].role]
+        arm = target.arms(run)[VARIANTS[point].role]
         timeout_s, lead_in = run.plan.first_step_s(arm), sessions.lead_in()
         if steps > 1 and loaders[target, point]:
             lead_in = sessions.lead_in(loaders=loaders[target, point])
@@ -311,13 +268,13 @@ def _time(
         return None if taken is None else max(taken.duration_ns) / steps / 1e9
 
     for target, point in order:
-        usual_s = sessions.step_s.get(target.arms(run)[_VARIANTS[point].role], 0.0)
+        usual_s = sessions.step_s.get(target.arms(run)[VARIANTS[point].role], 0.0)
         warm_s = warm_step_s(partial(window_s, target, point), usual_s, loaders=loaders[target, point])
         if warm_s is not None:
             step_s[target, point] = warm_s
     steps = {
-        key: whole_turns(math.ceil((FED_WINDOW_S if loaders[key] else WINDOW_S) / one_s), loaders[key])
-        for key, one_s in step_s.items()
+        (target, point): whole_turns(math.ceil(target.window_s(run, point) / one_s), loaders[target, point])
+        for (target, point), one_s in step_s.items()
     }
     leads_in = {key: sessions.lead_in(one_s, loaders[key]) for key, one_s in step_s.items()}
     round_s = sum((steps[key] + drawn_before(leads_in[key], loaders[key])) * one_s for key, one_s in step_s.items())
@@ -343,7 +300,7 @@ def _window(
     run: Observations, groups: Groups, target: Target, point: Point, steps: int, timeout_s: float, lead_in: int
 ) -> record.Timing | None:
     """Return what the ranks tell that took part; None where the workers are gone, or fail now."""
-    variant = _VARIANTS[point]
+    variant = VARIANTS[point]
     arm = target.arms(run)[variant.role]
     if (group := groups.by_arm.get(arm)) is None:
         return None
@@ -351,7 +308,10 @@ def _window(
     told["lead_in"] = lead_in
     told["share"] = target.cell.world_size if variant.part else 1
     try:
-        answers = group.request(Probed, "probe", timeout_s, name=arm.id, steps=steps, variant=told)
+        for _ in range(CLEAN_TRIES):
+            answers = group.request(Probed, "probe", timeout_s, name=arm.id, steps=steps, variant=told)
+            if not any(answer.unclean for answer in answers):
+                break
     except WorkerFailure as failure:
         run.unprobed[arm, point] = failure.cause
         if failure.timed_out:  # the trainer's other world sizes would each take as long to show the same
@@ -362,21 +322,10 @@ def _window(
             run.lost[arm] = failure
         groups.drop(group)
         return None
+    if why := next((answer.unfed for answer in answers if answer.unfed), ""):
+        run.unprobed[arm, point] = why
+        return None
     return timing([(each.duration_ns, each.others_ns) for each in answers if each.duration_ns is not None])
-
-
-def _points(run: Observations, target: Target) -> list[Point]:
-    """Return the variants that can be timed for a target."""
-    by_role = target.arms(run)
-    unsynced = run.trainers[target.side, by_role["own"].trainer].unsynced
-    return [
-        point
-        for point, variant in _VARIANTS.items()
-        if not (point == "part" and target.cell.mode == "weak")
-        and (unsynced or point != "unsynced")
-        and (by_role[variant.role], point) not in run.unprobed
-        and by_role[variant.role] not in run.lost
-    ]
 
 
 def waterfalls(run: Observations, cell: Cell, *, failed: bool) -> tuple[record.WaterfallRecord, ...]:
@@ -416,8 +365,6 @@ def note(run: Observations, cell: Cell) -> str:
     """Return why a cell has no waterfall; "" where it has one, or needs none."""
     if cell.world_size == 1 or _apart(run, cell):
         return ""
-    if cell.runs_script:
-        return "the parts of a script's step are not told apart"
     if run.plan.config.devices.oversubscribed(cell.world_size):
         return "oversubscribed devices say nothing about scaling"
     if cell in run.unexplained:
@@ -479,7 +426,9 @@ def _to_record(run: Observations, target: Target, fall: Waterfall, grown: Growth
 def _notes(run: Observations, target: Target, fall: Waterfall) -> Iterable[str]:
     """Yield why causes could not be told apart."""
     by_role = target.arms(run)
-    if any("overhead" in bar.causes and len(bar.causes) > 1 for bar in fall.bars):
+    if target.cell.runs_script:
+        yield f"{target.cell.trainer}'s ranks exchange nothing in torch's fake group, with what wraps its model"
+    elif any("overhead" in bar.causes and len(bar.causes) > 1 for bar in fall.bars):
         trainer = by_role["own"].trainer
         if not run.trainers[target.side, trainer].unsynced:
             yield f"{cells.short(trainer)} has no step_unsynced, so its overhead and its exchange are one bar"

@@ -29,6 +29,7 @@ from suite.run import accepted, accuracy, attribution, collectives, counting, fo
 from suite.run.groups import Groups
 from suite.run.observations import Comparison, Observations
 from suite.run.session import Say, Sessions
+from suite.run.variants import Target
 from suite.verdict import FIRST_LOOK, Outcome
 from suite.verdict.stored import ENOUGH_RUNS
 
@@ -238,7 +239,7 @@ class _Campaign:
         """Return how long a session of these arms will be, by default or at least; 0 where none can be started."""
         return self._lengths.of(_arms(units), untimed, 0.0 if least else self._left_s())
 
-    def _slower_targets(self, chosen: Sequence[Cell]) -> list[attribution.Target]:
+    def _slower_targets(self, chosen: Sequence[Cell]) -> list[Target]:
         """Return the waterfalls, of candidate and base, of the cells that look slower so far.
 
         They are timed when the blocks of the next session are over, so that what grew is known when a cell fails. The
@@ -262,7 +263,7 @@ class _Campaign:
             self._prepare(arms)
         return wanted
 
-    def _taking_apart(self, wanted: Sequence[attribution.Target]) -> list[Callable[[Groups], None]]:
+    def _taking_apart(self, wanted: Sequence[Target]) -> list[Callable[[Groups], None]]:
         """Return what times these waterfalls with a session's groups; with a base, sessions without them cost less."""
         run = self._run
         if not wanted:
@@ -282,7 +283,7 @@ class _Campaign:
     def _run_sessions(
         self,
         on_one: Sequence[tuple[Arm, ...]] = (),
-        explained: Sequence[attribution.Target] = (),
+        explained: Sequence[Target] = (),
         train: Callable[[Groups], None] | None = None,
     ) -> None:
         """Run sessions over the cells that are still undecided.
@@ -403,7 +404,7 @@ class _Campaign:
     def _show_plan(
         self,
         beside: Sequence[tuple[Arm, ...]],
-        explained: Sequence[attribution.Target] = (),
+        explained: Sequence[Target] = (),
         training_s: float = 0.0,
         left_out: Sequence[Cell] = (),
     ) -> None:

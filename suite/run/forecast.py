@@ -137,8 +137,8 @@ def _parts(
 def descriptors(plan: Plan) -> int:
     """Return the most descriptors that the controller opens, or one of the ranks that inherit its limit.
 
-    The controller has a connection to every rank of a session's groups. Waterfalls need the plain trainer on as many
-    devices. Where bases are rebuilt, there are two of them at most.
+    The controller has a connection to every rank of a session's groups. Waterfalls need the plain trainer, or a
+    script's ranks apart, on as many devices. Where bases are rebuilt, there are two of them at most.
     """
     devices, groups = plan.config.devices, set[tuple[str, str, int]]()
     for cell in plan.cells:

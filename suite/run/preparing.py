@@ -14,7 +14,7 @@ from reference.schedule import scale
 from reference.trainers import TRAINERS
 from suite.base.checkout import CheckoutError
 from suite.base.sides import Sides
-from suite.plan.cells import PLAIN, SINGLE, Arm
+from suite.plan.cells import APART, PLAIN, SINGLE, Arm
 from suite.plan.workloads import Workload
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import START_TIMEOUT_S
@@ -149,6 +149,7 @@ def _script(run: Observations, sides: Sides, arm: Arm) -> ScriptRun:
         update=script.update or "",
         script_from=sides.directory(arm.side),
         isolated=tuple(map(str, (run.plan.config.root, Path.cwd(), Path.home() / ".cache"))),
+        exchanges=arm.trainer != APART,
     )
 
 

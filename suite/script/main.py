@@ -37,6 +37,10 @@ class Script(Protocol):
         """What makes an update; "" for torch's optimizers."""
 
     @property
+    def exchanges(self) -> bool:
+        """Whether its ranks exchange anything but objects."""
+
+    @property
     def script_from(self) -> str:
         """The folder that a relative path of the script starts from."""
 

@@ -22,9 +22,14 @@ from torch import nn
 
 from reference.per_device import synchronize
 from suite.room import accelerator, quiet
+from suite.script.apart import Apart
 from suite.script.main import Script, run_as_main
 from suite.script.named import NamedUpdates
+from suite.script.resident import Resident
 from suite.script.updates import Updates
+
+SEEN = 4  # updates that show how many minibatches one of them draws
+UNFED = "the script draws from no DataLoader, so that its feed is a part of the other bars"
 
 
 class ScriptEnded(RuntimeError):
@@ -44,6 +49,7 @@ class TimedScript:
         devices: of this rank.
         has_cores: whether nobody else has work for its cores.
         sample_flop: 0, because what a sample takes is not known.
+        unfed: why the last probe has timed nothing; "" where it has.
     """
 
     sample_flop = 0
@@ -61,6 +67,11 @@ class TimedScript:
         self._at_edge: Callable[[], int] = self._pause
         self._steps = self._begun_ns = self._taken_ns = 0
         self._keeps = False
+        self._together = True  # whether all ranks begin a window
+        self._apart: Apart | None = None
+        self._resident: Resident | None = None
+        self._per_update = 0.0  # minibatches
+        self.unfed = ""
         self._events: list[str] = []
         named = script.update
         self._updates: Updates | NamedUpdates = (
@@ -71,6 +82,7 @@ class TimedScript:
         """Run the script in this thread. It never returns: the process ends when the controller says so."""
         watch_events(self._events)
         os.register_at_fork(after_in_child=quiet.unpin(self._cores))
+        self._apart = None if self._script.exchanges else Apart()
         try:
             run_as_main(self._script)
             failure: BaseException = ScriptEnded(self._ended("ended"))
@@ -117,6 +129,31 @@ class TimedScript:
         self._steps, self._at_edge, self._keeps = steps, self._begin, keeps
         self.advance(lead_in)
         return self._taken_ns
+
+    def probe(
+        self, steps: int, *, resident: bool, share: int, exchange: bool, alone: bool, lead_in: int = 0
+    ) -> int | None:
+        """Return the nanoseconds of so many updates of a diagnostic variant; None on a rank that stands still.
+
+        Args:
+            steps: updates that are timed.
+            resident: whether the loader gives its last minibatch again.
+            share, exchange: as the command and the group of this script have them.
+            alone: whether only rank 0 goes on; the ranks must exchange nothing.
+            lead_in: updates before them.
+        """
+        if alone and int(os.environ["RANK"]) > 0:
+            return None
+        if self._resident is None:
+            self._resident = Resident()
+            self.advance(SEEN)
+            self._per_update = self._resident.drawn / SEEN
+        self.unfed = UNFED if resident and not self._per_update else ""
+        if self.unfed:
+            return None
+        self._together = not alone
+        self._resident.keep(lead_in + steps if resident else 0, self._per_update)
+        return self.window(steps, lead_in)
 
     @property
     def unclean(self) -> str:
@@ -171,8 +208,8 @@ class TimedScript:
 
     def _begin(self) -> int:
         synchronize(self.devices)
-        if dist.is_initialized():
-            dist.barrier()
+        if self._together and dist.is_initialized():
+            dist.barrier(group=self._apart.real if self._apart else None)
             synchronize(self.devices)
         self._at_edge = self._end
         self._events.clear()

@@ -2,13 +2,22 @@
 
 A step on k devices should take 1/k of one device's (strong scaling) or as long as that (weak). What it takes beyond is
 explained by telescoping variants, each of which adds one thing to the one before, so that their differences sum to the
-gap and nothing is left over. All but the first and the last train on one minibatch that stays in memory (`resident`):
+gap and nothing is left over. All but the first and the last train on one minibatch that stays in memory (`resident`),
+unless a script has no loader that would give it again: the feed is then a part of every bar, and has none.
 
     one_resident / k  1/k of the whole batch on one device            (weak: all of one_resident)
     part              one device on a k-th of the batch               + small batch
     plain             k independent plain steps at once, typical rank + contention, as plain less plain_alone
                       the slowest rank                                + imbalance
     unsynced          the trainer on k devices, without its exchange  + overhead
+    resident          its whole step                                  + exchange
+
+A script's own ranks run in torch's fake group, in which nothing is exchanged, rank 0 alone or all at once:
+
+    one_resident / k  1/k of the whole batch on one device            (weak: all of one_resident)
+    alone             rank 0 on its batch                             + small batch (not weak) and overhead
+    apart             the typical rank of k                           + contention
+                      the slowest rank                                + imbalance
     resident          its whole step                                  + exchange
 
 What the feed adds, from `one` less `one_resident` over k to `step` less `resident`, is a bar of its own.
@@ -35,8 +44,8 @@ from typing import Literal, NamedTuple
 from suite.verdict.metrics import Bounds, Interval, faster_half, from_values, jackknife_variance, location, t_quantile
 from suite.verdict.spread import Middle, of_parts
 
-Point = Literal["one", "one_resident", "part", "plain_alone", "plain", "unsynced", "resident", "step"]
-NEEDED: tuple[Point, ...] = ("one", "one_resident", "resident", "step")
+Point = Literal["one", "one_resident", "part", "plain_alone", "plain", "alone", "apart", "unsynced", "resident", "step"]
+NEEDED: tuple[Point, ...] = ("one", "step")
 
 MANY = 1000  # degrees of freedom; more change no quantile of t that could be seen
 NAMING_ERROR = 0.05  # P(a part is named that costs nothing) of one waterfall, shared by all its parts
@@ -291,7 +300,30 @@ def _times(windows: Sequence[Sequence[float]], of_windows: Callable[[Sequence[fl
 
 def _chain(times: Mapping[Point, Times], mode: str, share: float) -> dict[tuple[str, ...], float]:
     """Return the seconds a step of each bar, in one session."""
-    start = times["one_resident"].slowest_s * share
+    fed = "resident" in times and "one_resident" in times
+    one, whole = (times[point].slowest_s for point in (("one_resident", "resident") if fed else ("one", "step")))
+    start = one * share
+    levels = _of_apart(times, mode) if "apart" in times else _of_plain(times, mode, start)
+    bars = _bars(start, [*levels, ("exchange", whole)])
+    if fed:
+        feed = times["step"].slowest_s - times["resident"].slowest_s
+        bars["feed",] = feed - (times["one"].slowest_s - times["one_resident"].slowest_s) * share
+    return bars
+
+
+def _of_apart(times: Mapping[Point, Times], mode: str) -> list[tuple[str, float | None]]:
+    """Return what a step takes with one cause after another, before the exchange, by a script's own ranks."""
+    small: list[tuple[str, float | None]] = [("small batch", None)] if mode == "strong" else []
+    return [
+        *small,
+        ("overhead", times["alone"].slowest_s if "alone" in times else None),
+        ("contention", times["apart"].typical_s),
+        ("imbalance", times["apart"].slowest_s),
+    ]
+
+
+def _of_plain(times: Mapping[Point, Times], mode: str, start: float) -> list[tuple[str, float | None]]:
+    """Return what a step takes with one cause after another, by plain trainers and the trainer's own parts."""
     levels: list[tuple[str, float | None]] = []
     level: float | None = start
     if mode == "strong":
@@ -308,10 +340,7 @@ def _chain(times: Mapping[Point, Times], mode: str, share: float) -> dict[tuple[
     level = _above(level, None if apart is None else apart.slowest_s - apart.typical_s)
     levels.append(("imbalance", level))
     levels.append(("overhead", times["unsynced"].slowest_s if "unsynced" in times else None))
-    levels.append(("exchange", times["resident"].slowest_s))
-    feed = times["step"].slowest_s - times["resident"].slowest_s
-    feed -= (times["one"].slowest_s - times["one_resident"].slowest_s) * share
-    return {**_bars(start, levels), ("feed",): feed}
+    return levels
 
 
 def _above(level: float | None, added: float | None) -> float | None:
@@ -332,7 +361,7 @@ def _bars(start: float, levels: Sequence[tuple[str, float | None]]) -> dict[tupl
 
 def _slow_rank(sessions: Sequence[Rounds]) -> int | None:
     """Return the rank that was the slowest in every session, on average over its windows; None where none was."""
-    points: list[Point] = [point for point in sessions[0] if point in ("unsynced", "plain")]
+    points: list[Point] = [point for point in sessions[0] if point in ("unsynced", "plain", "apart")]
     slowest = set()
     for rounds in sessions:
         if windows := [ranks for point in points for ranks in rounds[point] if len(ranks) > 1]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from statistics import median
+
+import pytest
 
 from tests.support.project import REPOSITORY, Project, needs_two_cores
 from tests.support.repositories import Repository
@@ -69,3 +72,36 @@ def test_windows_hold_no_evaluation(project: Project) -> None:
     assert windows
     steps = record.arms[0].steps_per_window
     assert all(max(window.duration_ns) < 0.2e9 for window in windows), steps
+
+
+@needs_two_cores
+def test_the_parts_of_a_scripts_step_are_timed_and_its_feed_apart(project: Project) -> None:
+    """Every sample takes 2 ms to load, and nothing else of the step takes long."""
+    text = DDP.read_text().replace(
+        "    data = TensorDataset(X, y)\n",
+        "    class Slow(TensorDataset):\n"
+        "        def __getitem__(self, number):\n"
+        "            __import__('time').sleep(0.002)\n"
+        "            return super().__getitem__(number)\n"
+        "    data = Slow(X, y)\n",
+    )
+    assert "Slow" in text
+    (project.path / "train.py").write_text(text)
+    result = project.pytest(
+        "-m", "scaling", "--scaling-devices=cpu:2", "--scaling-script=train.py --batch_size {batch}",
+        "--scaling-batch=16", "--scaling-mode=weak", "--scaling-world-sizes=2", "--scaling-budget=20",
+    )  # fmt: skip
+    assert result.ret == 0, result.stdout.str()
+    [record] = project.records()
+    [fall] = record.cells[0].waterfalls
+    step_ms = {bar.causes: 1e3 * bar.step_s.estimate for bar in fall.bars}
+    assert set(step_ms) == {("overhead",), ("contention",), ("imbalance",), ("exchange",), ("feed",)}
+    points = {probe.point for session in record.sessions for probe in session.probes}
+    assert points == {"one", "one_resident", "alone", "apart", "resident", "step"}
+    resident, fed = (
+        [ns / probe.steps for probe in record.sessions[0].probes if probe.point == point for ns in probe.duration_ns]
+        for point in ("resident", "step")
+    )
+    assert median(resident) < 16 * 2e6 <= min(fed)
+    gap_ms = 1e3 * (fall.measured_s.estimate - fall.ideal_s.estimate)
+    assert sum(step_ms.values()) == pytest.approx(gap_ms)

@@ -17,9 +17,9 @@ from suite.properties.answers import About
 from suite.records.counters import Count, Counters
 from suite.records.record import CellRecord, Probe
 from suite.run import campaign, results
-from suite.run.attribution import Target
 from suite.run.groups import Groups
 from suite.run.observations import Observations, Session
+from suite.run.variants import Target
 from suite.verdict import Outcome
 from tests.support.measurements import BLOCKS, WOBBLE, add_session, arm, cell, forth_and_back, job, run_of
 

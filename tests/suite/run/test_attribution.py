@@ -17,10 +17,10 @@ from suite.processes.failure import WorkerFailure
 from suite.properties.answers import About
 from suite.records.record import Probe, WaterfallRecord
 from suite.run import attribution, results
-from suite.run.attribution import Target
 from suite.run.groups import Groups
 from suite.run.observations import Comparison, Observations
 from suite.run.session import Sessions
+from suite.run.variants import Target
 from suite.verdict import Outcome
 from tests.support.measurements import AGAINST, FED, QUIET, add_sessions, arm, cell, job, run_of, settings
 

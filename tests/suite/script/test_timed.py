@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from suite.checks.bench import Bench
-from suite.processes.answers import SetUp, Timed
 from suite.processes.failure import WorkerFailure
-from suite.processes.group import Group
-from suite.processes.jobs import Job, ModelSpec, Prepared, ScriptRun
 from tests.support.project import REPOSITORY
 
 START_S = 60.0
@@ -30,57 +25,6 @@ for step in range({updates}):
     net(torch.ones(1, 2)).sum().backward()
     optimizer.step()
 """
-
-
-class Ranks:
-    """The ranks of one script."""
-
-    def __init__(self, group: Group, words: list[str], folder: Path, world_size: int, update: str) -> None:
-        self.group, self._folder, self._world_size = group, folder, world_size
-        self._words, self._update = words, update
-
-    def set_up(self, **environment: str) -> list[SetUp]:
-        """Start the script."""
-        job = Job(
-            processes="per-device",
-            devices=("cpu",) * self._world_size,
-            backend="gloo",
-            trainer="script",
-            world_size=self._world_size,
-            global_batch=8,
-            lr=0.0,
-            seed=0,
-            workload=ModelSpec(
-                model="script", loader="resident", precision="float32", memory_format="contiguous", compile=False
-            ),
-            dataset=Prepared(name="script", folder="", train_samples=8, test_samples=0),
-            script=ScriptRun(
-                words=tuple(self._words),
-                directory=str(self._folder),
-                environment=environment,
-                isolated=(str(self._folder),),
-                update=self._update,
-            ),
-        )
-        return self.group.request(SetUp, "setup", START_S, name="arm", arm=job)
-
-    def window(self, steps: int, lead_in: int = 0) -> list[Timed]:
-        """Time so many updates."""
-        return self.group.request(Timed, "window", START_S, name="arm", steps=steps, lead_in=lead_in)
-
-
-@pytest.fixture
-def ranks(bench: Bench, tmp_path: Path) -> Iterator[Any]:
-    """Return what starts ranks of a script with these words, in a folder of its own."""
-    started: list[Group] = []
-
-    def start(*words: str, world_size: int = 1, update: str = "") -> Ranks:
-        started.append(bench.pool.launch(f"script-{tmp_path.name}-{len(started)}", world_size))
-        return Ranks(started[-1], list(words), tmp_path, world_size, update)
-
-    yield start
-    for group in started:
-        group.close()
 
 
 def script(folder: Path, event: str = "pass", updates: int = 400) -> str:
@@ -233,15 +177,6 @@ def test_a_loop_without_an_optimizer_of_torchs_names_its_update(ranks: Any, tmp_
 def test_a_script_that_a_commit_lacks_is_named(ranks: Any, tmp_path: Path) -> None:
     with pytest.raises(WorkerFailure, match=r"there is no script .*absent\.py; check the path, or compare"):
         ranks("absent.py").set_up()
-
-
-def test_the_parts_of_a_scripts_step_cannot_be_asked_for(ranks: Any, tmp_path: Path) -> None:
-    started = ranks(script(tmp_path))
-    started.set_up()
-    with pytest.raises(
-        WorkerFailure, match="the parts of a script's step are not told apart; give the step as a trainer"
-    ):
-        started.group.request(dict, "probe", START_S, name="arm", steps=1, variant={})
 
 
 def test_an_update_that_is_not_there_is_named(ranks: Any, tmp_path: Path) -> None:

@@ -128,6 +128,48 @@ def test_a_missing_variant_merges_its_neighbours(missing: tuple[Point, ...], mer
     assert merging.name.endswith("not separable")
 
 
+SCRIPT: dict[Point, tuple[float, ...]] = {
+    "one": (0.120,),  # of which the feed takes 20 ms, on two devices 10
+    "one_resident": (0.100,),
+    "alone": (0.053,),  # 3 ms more than half of one device's
+    "apart": (0.055, 0.059),  # 2 ms of contention, and a slower rank
+    "resident": (0.064, 0.064),
+    "step": (0.080, 0.080),
+}
+
+
+@pytest.mark.parametrize(
+    ("mode", "without", "wanted"),
+    [
+        (
+            "strong",
+            (),
+            {"small batch+overhead": 3, "contention": 2, "imbalance": 4, "exchange": 5, "feed": 6},
+        ),
+        ("weak", (), {"overhead": -47, "contention": 2, "imbalance": 4, "exchange": 5, "feed": -4}),
+        ("strong", ("alone",), {"small batch+overhead+contention": 5, "imbalance": 4, "exchange": 5, "feed": 6}),
+        (
+            "strong",
+            ("alone", "apart"),
+            {"small batch+contention+imbalance+overhead+exchange": 14, "feed": 6},
+        ),
+        # Without a loader the same windows hold the feed.
+        (
+            "strong",
+            ("one_resident", "resident"),
+            {"small batch+overhead": -7, "contention": 2, "imbalance": 4, "exchange": 21},
+        ),
+    ],
+)
+def test_a_scripts_own_ranks_tell_the_causes_apart(
+    mode: str, without: tuple[Point, ...], wanted: dict[str, float]
+) -> None:
+    made = found({point: [ranks] * 2 for point, ranks in SCRIPT.items() if point not in without}, mode=mode)
+    assert {cause: pytest.approx(1e3 * step_s) for cause, step_s in bars(made).items()} == wanted
+    assert sum(bars(made).values()) == pytest.approx(made.gap_s.estimate)
+    assert made.slow_rank == (None if "apart" in without else 1)
+
+
 @pytest.mark.parametrize("point", NEEDED)
 def test_without_the_ends_there_is_no_waterfall(point: Point) -> None:
     assert waterfall([session((point,))], mode="strong", world_size=2) is None

@@ -1,0 +1,88 @@
+"""Ranks of a script that exchange nothing: the default group is torch's `fake` one (worker's side).
+
+What is exchanged as objects stays real, because scripts read it: it goes over a group of gloo that is beside each of
+the script's own. Collectives of tensors leave their results as they were, so a script whose control flow reads them may
+go another way; its times are then not those of its ranks.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.testing._internal.distributed.fake_pg
+from torch import distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+OF_OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
+
+Function = Callable[..., Any]
+
+
+class Apart:
+    """What a script's process groups become.
+
+    Attributes:
+        real: the group of all ranks that does exchange; None until the script has joined one.
+    """
+
+    def __init__(self) -> None:
+        """Patch torch."""
+        self.real: dist.ProcessGroup | None = None
+        self._twins: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
+        new_group = dist.new_group
+        _replace(dist.init_process_group, functools.partial(self._joined, dist.init_process_group, new_group))
+        _replace(new_group, functools.partial(self._made, new_group))
+        _replace(dist.monitored_barrier, lambda *args, **kwargs: None)
+        for name in OF_OBJECTS:
+            exchange = getattr(dist, name)
+            _replace(exchange, functools.partial(self._exchanged, exchange))
+        init = DistributedDataParallel.__init__
+
+        @functools.wraps(init)
+        def wrapped(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+            init(self, *args, **kwargs)
+            # Its own all_reduce ends in an assertion of torch on a fake group.
+            self.register_comm_hook(None, lambda state, bucket: _done(bucket.buffer()))
+
+        DistributedDataParallel.__init__ = wrapped  # type: ignore[method-assign]
+
+    def _joined(self, join: Function, new_group: Function, *args: Any, **kwargs: Any) -> None:
+        kwargs.update(zip(("backend", "init_method"), args, strict=False))
+        for unwanted in ("pg_options", "device_id"):
+            kwargs.pop(unwanted, None)
+        join(**{**kwargs, "backend": "gloo"})
+        self.real, fake = c10d._get_default_group(), new_group(backend="fake")
+        self._twins = {None: self.real, fake: self.real}
+        c10d._update_default_pg(fake)
+
+    def _made(self, new_group: Function, ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+        made = new_group(ranks, backend="fake")
+        self._twins[made] = new_group(ranks, backend="gloo")
+        return made
+
+    def _exchanged(self, exchange: Function, *args: Any, group: Any = None, **kwargs: Any) -> Any:
+        kwargs.pop("device", None)
+        args = tuple(self._twins.get(each, each) if isinstance(each, dist.ProcessGroup) else each for each in args)
+        return exchange(*args, group=self._twins.get(group, group), **kwargs)
+
+
+def _replace(function: Function, by: Function) -> None:
+    """Replace a function of torch wherever one of its modules has it by name."""
+    functools.update_wrapper(by, function)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch.distributed"):
+            for key, value in list(vars(module).items()):
+                if value is function:
+                    setattr(module, key, by)
+
+
+def _done(value: torch.Tensor) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
