@@ -16,7 +16,8 @@ A `checkout` is the same cell, and a `matrix` all default cells, in a fresh clon
 (`--scaling-against ref:HEAD`); `accepted` is all default cells next to a run of that clone that was accepted a moment
 before. The clone's path has a random length, and the base has a path of its own. A third of them, drawn at random, have
 a neighbour: a process that keeps one core busy for half of every two seconds. `matrix-10` and `accepted-10` are without
-a neighbour, and one cell of the candidate's working tree, drawn at random, is 10 % slower.
+a neighbour, and one cell of the candidate's working tree, drawn at random, is 10 % slower. A `script` is one cell of
+docs/examples/digits.py in such a clone, on two ranks; in `script-10` its steps in the working tree take 10 % longer.
 
 10 and 5 % are judged at the default tolerance of 5 % and the default budget. A slowdown below the tolerance may pass by
 contract, so smaller ones have a smaller tolerance and a larger budget, as a user chooses who wants to know of them.
@@ -89,6 +90,10 @@ LONGEST_NAME = 80  # of a clone's folder
 DEADLINE_S = 1800.0  # of a run
 ONE_CELL = ("--scaling-devices", "cpu:2", "--scaling-world-sizes", "2", "--scaling-mode", "strong")
 
+SCRIPT = Path("docs/examples/digits.py")
+OF_A_SCRIPT = (*ONE_CELL, "--scaling-script", f"{SCRIPT} --batch_size {{batch}}", "--scaling-batch", "256")
+STEP = "            optimizer.zero_grad()\n", "            optimizer.step()\n"  # its first line and its last one
+
 SHOWN = (Outcome.FAIL, Outcome.PASS, Outcome.INCONCLUSIVE, Outcome.ERROR)
 
 
@@ -124,6 +129,8 @@ KINDS = {
     "matrix-10": Kind("", 0.10, (Outcome.FAIL,), MATRIX, in_clone=True),
     "accepted": Kind("", 0.0, NOT_RED, MATRIX, in_clone=True, accepted=True),
     "accepted-10": Kind("", 0.10, (Outcome.FAIL,), MATRIX, in_clone=True, accepted=True),
+    "script": Kind("", 0.0, NOT_RED, OF_A_SCRIPT, in_clone=True),
+    "script-10": Kind("", 0.10, (Outcome.FAIL,), OF_A_SCRIPT, in_clone=True),
     "10": _slower(10),
     "5": _slower(5),
     "3": _slower(3, budget_s=300, tolerance=0.03),
@@ -180,14 +187,27 @@ def one_run(
         calibration.write(folder / "reports")
     if kind.accepted:
         pytest_once([*command, "--scaling-accept=yes"], root, folder)
-    slower = random.SystemRandom().choice(planted_cell.cells()) if kind.in_clone and kind.planted else []
-    if slower:
+    slower = list[str]()
+    if kind.options == OF_A_SCRIPT and kind.planted:
+        plant_in_script(root / SCRIPT, kind.planted)
+    elif kind.in_clone and kind.planted:
+        slower = random.SystemRandom().choice(planted_cell.cells())
         planted_cell.plant(root, slower, kind.planted)
     load, start = os.getloadavg()[0], time.monotonic()
     with neighbour() if busy else contextlib.nullcontext():
         status, record = pytest_once(command, root, folder)
     about = {"status": status, "process_s": round(time.monotonic() - start, 1), "load_before": round(load, 2)}
     return {**line_of(record, name), **about, "neighbour": busy, **({"slower": slower} if slower else {})}
+
+
+def plant_in_script(path: Path, share: float) -> None:
+    """Let every step of the script take so much longer."""
+    first, last = STEP
+    pad = " " * (len(first) - len(first.lstrip()))
+    wait = (f"until = clock() + {share} * (clock() - begun)", "while clock() < until:", "    pass")
+    text = "from time import perf_counter as clock\n" + path.read_text(encoding="utf-8").partition('"""\n')[2]
+    text = text.replace(first, f"{pad}begun = clock()\n{first}")
+    path.write_text(text.replace(last, last + "".join(f"{pad}{line}\n" for line in wait)), encoding="utf-8")
 
 
 def pytest_once(
