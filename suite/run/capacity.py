@@ -1,8 +1,9 @@
-"""Before the first session: does a container have the memory for its processes, and for what loaders hand over?"""
+"""What there is room for: processes and minibatches in a container's memory, and sessions in a budget."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,7 +13,10 @@ from suite.processes.jobs import LOADERS, READ_AHEAD, Job
 from suite.room import footprint
 from suite.room.check import SHARED_MEMORY
 from suite.room.errors import MORE_SHARED_MEMORY
-from suite.run.observations import Observations
+from suite.run.observations import Observations, Session
+from suite.verdict import FIRST_LOOK
+
+SLOW_START_S = 60.0  # of a script until its first updates
 
 
 def lines(run: Observations, arms: Sequence[Arm], *, forked: bool, shared: Path = SHARED_MEMORY) -> list[str]:
@@ -35,6 +39,18 @@ def lines(run: Observations, arms: Sequence[Arm], *, forked: bool, shared: Path 
     if hosts == 1:  # on several the files of the data are elsewhere
         found.append(_short_of_shared(map(run.jobs.__getitem__, arms), shared))
     return [f"plan: {each}" for each in found if each]
+
+
+def slow_start(run: Observations, session: Session, arms: Iterable[Arm]) -> list[str]:
+    """Return what the starts of scripts leave of the budget, in a line after the first session's, if they take long."""
+    if session.number or session.starting_s < SLOW_START_S or not any(arm.runs_script for arm in arms):
+        return []
+    budget_s, start_s = run.plan.config.budget_s, session.starting_s
+    return [
+        f"the scripts took {start_s:.0f} s until their first updates, and every session starts them again: the budget "
+        f"of {budget_s:.0f} s has time for {math.floor(budget_s / start_s)} session(s) at most, and a verdict takes "
+        f"{FIRST_LOOK} or more; choose a larger --scaling-budget, or let the script load less"
+    ]
 
 
 def _short_of_shared(jobs: Iterable[Job], shared: Path) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
@@ -159,6 +159,7 @@ class Sessions:
             self._start(groups, needed, f"session {session.number + 1}")
             self._take_first_steps(groups)
             session.starting_s = session.loading_s + self._clock() - begun
+            self._note(capacity.slow_start(self._run, session, needed))
             warm = self._clock()
             self._warm_up(groups, timed)
             session.warming_s = self._clock() - warm
@@ -246,7 +247,10 @@ class Sessions:
     def _check_capacity(self, arms: Sequence[Arm]) -> None:
         """Say what may get short where these arms are started, as a part of the plan; raises as `run`."""
         forked = any(side.pool.forks for side in self._pools.values())
-        for line in capacity.lines(self._run, arms, forked=forked):
+        self._note(capacity.lines(self._run, arms, forked=forked))
+
+    def _note(self, lines: Iterable[str]) -> None:
+        for line in lines:
             self._run.notes.append(line)
             self._say(line)
 
@@ -273,9 +277,7 @@ class Sessions:
                 # A trainer may build another model in every session; the first one stands for all.
                 self._run.gradient_bytes.setdefault(arm, answers[0].gradient_bytes)
                 self._run.sample_flop.setdefault(arm, answers[0].sample_flop)
-                for note in {answer.note for answer in answers} - {"", *self._run.notes}:
-                    self._run.notes.append(note)
-                    self._say(note)
+                self._note({answer.note for answer in answers} - {"", *self._run.notes})
 
     def _start_timeout_s(self, arm: Arm) -> float:
         return self._run.plan.deadline_s(START_TIMEOUT_S)

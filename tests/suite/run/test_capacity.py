@@ -12,7 +12,7 @@ import pytest
 from suite.processes.jobs import LOADERS, READ_AHEAD
 from suite.room.devices import Devices
 from suite.run import capacity
-from suite.run.observations import Observations
+from suite.run.observations import Observations, Session
 from tests.support.containers import Files
 from tests.support.measurements import arm, job, run_of, settings
 
@@ -72,3 +72,19 @@ def test_minibatches_that_do_not_fit_into_shared_memory_are_named(container: Fil
         for line in found:
             assert line.startswith(f"plan: the loaders keep {needed_mb:.0f} MB of minibatches in {tmp_path}, where ")
             assert re.search(r' \d+ MB are free: give the container more .*, or use loader = "resident"$', line)
+
+
+@pytest.mark.parametrize(
+    ("number", "starting_s", "scripted", "said"),
+    [(0, 59.0, True, False), (0, 75.0, True, True), (1, 75.0, True, False), (0, 75.0, False, False)],
+)
+def test_a_script_that_takes_a_minute_to_start_says_what_is_left_of_the_budget(
+    run: Observations, number: int, starting_s: float, scripted: bool, said: bool
+) -> None:
+    session = Session(number, "", starting_s=starting_s)
+    found = capacity.slow_start(run, session, [replace(arm(2), runs_script=scripted)])
+    assert found == said * [
+        "the scripts took 75 s until their first updates, and every session starts them again: the budget of 120 s has "
+        "time for 1 session(s) at most, and a verdict takes 3 or more; choose a larger --scaling-budget, or let the "
+        "script load less"
+    ]

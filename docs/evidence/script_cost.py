@@ -1,0 +1,132 @@
+"""What does it cost a training script that it is timed?
+
+    python -m docs.evidence.script_cost                     # a step of about 10 ms
+    python -m docs.evidence.script_cost --compile
+
+runs one script by itself and under the suite, in fresh processes that take turns, and prints by how much longer a step
+takes under the suite: by the script's own clock, the median of its last steps in each process, and the mean ratio of
+neighbouring runs with a 95 % interval. A compiled net's frames are counted after the warm-up and at the end. Do not use
+the machine for anything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from docs.evidence.log import ROOT
+from suite.processes.answers import SetUp, Timed
+from suite.processes.jobs import Job, ModelSpec, Prepared, ScriptRun
+from suite.processes.loopback import listen
+from suite.processes.pool import Pool
+from suite.verdict.metrics import from_values
+
+WARM, STEPS = 50, 250
+TIMEOUT_S = 300.0
+SCRIPT = f"""\
+import json, statistics, sys, time
+import torch
+from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch._dynamo.utils import counters
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+net = DistributedDataParallel(torch.nn.Sequential(
+    torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 512), torch.nn.ReLU(), torch.nn.Linear(512, 1)))
+if sys.argv[2:]:
+    net = torch.compile(net)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+X, took, frames = torch.randn(128, 256), [], 0
+for step in range({WARM + STEPS} + 100):
+    begun = time.perf_counter()
+    optimizer.zero_grad()
+    net(X).square().mean().backward()
+    optimizer.step()
+    took.append(time.perf_counter() - begun)
+    if step == {WARM}:
+        frames = counters["frames"]["ok"]
+    if step == {WARM + STEPS}:
+        found = [statistics.median(took[{WARM}:]), frames, counters["frames"]["ok"]]
+        open(sys.argv[1], "w").write(json.dumps(found))
+"""
+
+
+def by_itself(folder: Path, words: list[str]) -> None:
+    """Run the script as torchrun starts a rank."""
+    torchrun: dict[str, object] = {
+        "RANK": 0,
+        "LOCAL_RANK": 0,
+        "WORLD_SIZE": 1,
+        "LOCAL_WORLD_SIZE": 1,
+        "OMP_NUM_THREADS": 1,
+    }
+    with listen() as free:
+        torchrun |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free.getsockname()[1]}
+    environment = os.environ | {name: str(value) for name, value in torchrun.items()}
+    subprocess.run([sys.executable, *words], cwd=folder, env=environment, check=True, timeout=TIMEOUT_S)
+
+
+def under_the_suite(pool: Pool, name: str, folder: Path, words: list[str]) -> None:
+    """Run the script as a cell's window does."""
+    spec = ModelSpec(model="script", loader="resident", precision="float32", memory_format="contiguous", compile=False)
+    script = ScriptRun(words=tuple(words), directory=str(folder), environment={}, isolated=(str(folder),))
+    job = Job(
+        processes="per-device",
+        devices=("cpu",),
+        backend="gloo",
+        trainer="script",
+        world_size=1,
+        global_batch=1,
+        lr=0.0,
+        seed=0,
+        workload=spec,
+        dataset=Prepared(name="script", folder="", train_samples=1, test_samples=0),
+        script=script,
+    )
+    group = pool.launch(name, 1)
+    group.request(SetUp, "setup", TIMEOUT_S, name="arm", arm=job)
+    group.request(Timed, "window", TIMEOUT_S, name="arm", steps=WARM + STEPS, lead_in=10)
+    group.close()
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description="What it costs a script to be timed.")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--compile", action="store_true", help="of a compiled net")
+    options = parser.parse_args()
+    ratios, own_ms, frames = list[float](), list[float](), set[tuple[int, int]]()
+    with tempfile.TemporaryDirectory() as said, tempfile.TemporaryDirectory() as project:
+        (Path(project) / "train.py").write_text(SCRIPT, encoding="utf-8")
+        with Pool(kind="cpu", import_paths=[ROOT]) as pool:
+            for number in range(options.rounds):
+                step_s = {}
+                for suite in (False, True) if number % 2 else (True, False):
+                    told = Path(said) / f"{number}-{suite}.json"
+                    words = ["train.py", str(told), *(["compile"] if options.compile else [])]
+                    if suite:
+                        under_the_suite(pool, f"timed-{number}", Path(project), words)
+                    else:
+                        by_itself(Path(project), words)
+                    step_s[suite], *counted = json.loads(told.read_text())
+                    frames.add(tuple(counted))
+                ratios.append(math.log(step_s[True] / step_s[False]))
+                own_ms.append(1e3 * step_s[False])
+    mean = from_values(ratios)
+    shown = [f"{math.expm1(value):+.2%}" for value in (mean.estimate, mean.low, mean.high) if value is not None]
+    print("| step by itself, ms | longer under the suite | rounds | frames compiled, warm and at the end |")
+    print("|---|---|---|---|")
+    counted = ", ".join(f"{warm} and {end}" for warm, end in sorted(frames))
+    print(f"| {statistics.median(own_ms):.1f} | {shown[0]} [{', '.join(shown[1:])}] | {len(ratios)} | {counted} |")
+
+
+if __name__ == "__main__":
+    main()
