@@ -87,8 +87,8 @@ def random(ranks: Sequence[Record]) -> Verdict:
         other = seen.setdefault(record["generators"], rank)
         if other != rank:
             return Verdict(
-                f"ranks {other} and {rank} have the same random numbers at the first forward, and so the same dropout "
-                "masks; seed rank r with seed + r once the model is made",
+                f"ranks {other} and {rank} have the same random numbers at the first forward, and so the same noise "
+                "and dropout; seed rank r with seed + r once the model is made",
                 ("one seed for all ranks (huggingface/transformers#31412)",),
             )
     return RIGHT

@@ -143,6 +143,7 @@ def test_a_partition_is_right_and_padding_a_note() -> None:
     dropped = judge_data.data(loaders([0, 2, 4, 6], [1, 3, 5, 7], drops_last=True))
     assert dropped.finding == ""
     assert dropped.notes[0] == "2 of 10 rows of Rows are on no rank in the epoch that was seen"
+    assert judge_data.data(loaders(EVEN, ODD, replicas=1, rows_of_dataset=5)) == RIGHT  # a subset for each rank
 
 
 @pytest.mark.parametrize(
