@@ -1,6 +1,6 @@
 """Each rank holds out another fold, and so evaluates on rows that the others train on.
 
-Source: Lightning-AI/pytorch-lightning#2940.
+Source: Lightning-AI/pytorch-lightning#2940, huggingface/accelerate#2393.
 Red: data.
 """
 
