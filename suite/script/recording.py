@@ -22,7 +22,7 @@ from suite.script.draws import Drawing, Draws
 from suite.script.exchanges import Exchanges
 from suite.script.feed import Feed
 from suite.script.forwards import Forwards
-from suite.script.main import Script, run_as_main
+from suite.script.main import Script, of_end, run_as_main, so_far
 from suite.script.named import NamedUpdates
 from suite.script.numerics import Numerics
 from suite.script.parameters import is_sharded, whole
@@ -35,7 +35,7 @@ FOREVER = threading.Event()
 
 
 class NoUpdate(RuntimeError):
-    """A script ended before it made an update."""
+    """A script ended before it made an update, or left with an error."""
 
 
 class Recording:
@@ -105,9 +105,7 @@ class Recording:
                 run_as_main(self._script)
             except SystemExit as left:
                 if left.code not in (None, 0):
-                    raise RuntimeError(
-                        f"the script left with {left.code!r}; run it under torchrun, which shows what it prints"
-                    ) from None
+                    raise NoUpdate(of_end(self._script, f"left with {left.code!r}", len(self._steps))) from None
             self._finish(ended=True)
         except BaseException as error:
             self._failure = error
@@ -130,6 +128,14 @@ class Recording:
             "draws": [step["draws"] for step in self._steps],
             "passes": [step["passes"] for step in self._steps],
         }
+
+    def so_far(self) -> str:
+        """Return in words how far the script has come."""
+        backwards, draws = self._exchanges.backwards, self._draws.count
+        seen = (
+            f"{self._forwards.passes} forward(s) in training mode, {backwards} backward(s), {draws} minibatch(es), and "
+        )
+        return so_far(self._script, len(self._steps), seen)
 
     def _all_recorded(self) -> bool:
         """Wait a while for the records of the other ranks, which may wait for this one."""
@@ -280,7 +286,7 @@ class Recording:
         """Write the record; `ended` says that the script ended by itself."""
         self._by_itself = ended
         if not self._steps:
-            raise NoUpdate("the script ended and made no update: no torch optimizer's step was called")
+            raise NoUpdate(of_end(self._script, "ended", 0))
         record = {
             "ended": ended,
             "update": self._script.update,
