@@ -131,11 +131,8 @@ class Recording:
 
     def so_far(self) -> str:
         """Return in words how far the script has come."""
-        backwards, draws = self._exchanges.backwards, self._draws.count
-        seen = (
-            f"{self._forwards.passes} forward(s) in training mode, {backwards} backward(s), {draws} minibatch(es), and "
-        )
-        return so_far(self._script, len(self._steps), seen)
+        forwards, backwards = self._forwards.passes, self._exchanges.backwards
+        return so_far(self._script, len(self._steps), f"{forwards} forward(s), {backwards} backward(s), and ")
 
     def _all_recorded(self) -> bool:
         """Wait a while for the records of the other ranks, which may wait for this one."""
@@ -292,7 +289,6 @@ class Recording:
             "update": self._script.update,
             "world": self._world,
             "cycle": period([step["optimizer"] for step in self._steps]) or 1,
-            "optimizers": len(self._optimizers),
             "steps": self._steps,
             "by_loader": 2 * sum(step["draws"] > 0 for step in self._steps) >= len(self._steps) and self._by_loader,
             "draws": self._drawn_batches,
