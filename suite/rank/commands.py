@@ -177,8 +177,7 @@ def watch_script(state: State, arm: dict[str, Any]) -> Takeover:
     # What is opened before the overlays are there is below them.
     folder = Path(f"/proc/self/fd/{os.open(job.folder, os.O_RDONLY)}") if sys.platform == "linux" else Path(job.folder)
     filled, note = _isolated(state, job.script)
-    how = {"double": job.double, "shows_cuda": job.as_cuda}
-    watched = recording.Recording(filled, state.rank, folder, **how, replay=job.replay, ranks=job.ranks)
+    watched = recording.Recording(replace(job, script=filled, folder=str(folder)), state.rank)
     return Takeover(watched.run, lambda: {**watched.reach(), "note": note}, watched.so_far)
 
 

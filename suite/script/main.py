@@ -12,42 +12,20 @@ import runpy
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy
 import torch
 from torch import multiprocessing
 from torch.multiprocessing.spawn import spawn
 
+from suite.processes.jobs import ScriptRun
+
 LONGEST_SAID = 300  # characters of what a script has printed
 _LASTS = re.compile(r"-{0,2}[\w.-]*(epoch|step|iter|update)[\w.-]*", re.IGNORECASE)
 _LASTS_NOT = re.compile(r"save|log|eval|val|warm|accum|every|per|freq|interval|lr|decay", re.IGNORECASE)
-
-
-class Script(Protocol):
-    """A training script as one rank runs it; `suite.processes.jobs.ScriptRun` says what the parts are."""
-
-    @property
-    def words(self) -> Sequence[str]:
-        """Of its command."""
-
-    @property
-    def directory(self) -> str:
-        """The working directory."""
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """Variables that are set for it."""
-
-    @property
-    def update(self) -> str:
-        """What makes an update; "" for torch's optimizers."""
-
-    @property
-    def script_from(self) -> str:
-        """The folder that a relative path of the script starts from."""
 
 
 @functools.wraps(spawn)
@@ -80,7 +58,7 @@ def _draw_seeds() -> None:
     torch.default_generator.seed()
 
 
-def run_as_main(script: Script) -> None:
+def run_as_main(script: ScriptRun) -> None:
     """Run a script until it ends, with its own arguments and environment.
 
     Whatever the script raises is raised, `SystemExit` included.
@@ -110,7 +88,7 @@ def run_as_main(script: Script) -> None:
     runpy.run_path(shown, run_name="__main__")  # which makes it sys.argv[0]
 
 
-def of_end(script: Script, how: str, made: int) -> str:
+def of_end(script: ScriptRun, how: str, made: int) -> str:
     """Return that a script has ended, after how many updates and, where there were none, with what it printed last."""
     if made:
         return f"the script {how} after {made} update(s)"
@@ -119,7 +97,7 @@ def of_end(script: Script, how: str, made: int) -> str:
     return f"the script {how} and made no update{printed}: {so_far(script, 0)}"
 
 
-def so_far(script: Script, steps: int, seen: str = "") -> str:
+def so_far(script: ScriptRun, steps: int, seen: str = "") -> str:
     """Return how far a script has come, in words."""
     what = script.update or "the step of a torch optimizer"
     if steps:

@@ -17,12 +17,13 @@ from torch import distributed as dist
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from suite.processes.jobs import WatchedScript
 from suite.script import as_cuda, loaders, trees
 from suite.script.draws import Drawing, Draws
 from suite.script.exchanges import Exchanges
 from suite.script.feed import Feed
 from suite.script.forwards import Forwards
-from suite.script.main import Script, of_end, run_as_main, so_far
+from suite.script.main import of_end, run_as_main, so_far
 from suite.script.named import NamedUpdates
 from suite.script.numerics import Numerics
 from suite.script.parameters import is_sharded, whole
@@ -44,34 +45,14 @@ class Recording:
     The methods but `run` are for the thread that serves the controller.
     """
 
-    def __init__(
-        self,
-        script: Script,
-        rank: int,
-        folder: Path,
-        *,
-        double: bool,
-        shows_cuda: bool = False,
-        replay: str = "",
-        ranks: int = 0,
-    ) -> None:
-        """Keep what is needed.
-
-        Args:
-            script: what to run.
-            rank: of this process.
-            folder: where records are written, and read in a replay.
-            double: whether to compute in float64.
-            shows_cuda: whether to show the CPU as a GPU.
-            replay: how to feed what was recorded (`suite.script.feed.Feed`); "" records.
-            ranks: how many were recorded.
-        """
-        self._script, self._rank, self._folder, self._replay = script, rank, folder, replay
-        self._shows_cuda, self._ranks = shows_cuda, ranks
-        recorded = [read(folder, number) for number in range(ranks)] if replay else []
+    def __init__(self, job: WatchedScript, rank: int) -> None:
+        """Keep what is to be done, and the rank of this process."""
+        self._script, self._rank, self._folder, self._replay = job.script, rank, Path(job.folder), job.replay
+        self._shows_cuda, self._ranks = job.as_cuda, job.ranks
+        recorded = [read(self._folder, number) for number in range(job.ranks)] if job.replay else []
         self._recorded = recorded[0] if recorded else None
-        self._feed = Feed(recorded, replay) if recorded else None
-        self._numerics = Numerics(double=double)
+        self._feed = Feed(recorded, job.replay) if recorded else None
+        self._numerics = Numerics(double=job.double)
         self._exchanges = Exchanges()
         self._draws = Draws(self._drawn, self._ended)
         self._by_loader = self._recorded is None or bool(self._recorded["by_loader"])

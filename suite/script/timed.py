@@ -21,8 +21,9 @@ from torch import distributed as dist
 from torch import nn
 
 from reference.per_device import synchronize
+from suite.processes.jobs import ScriptRun as Script
 from suite.room import accelerator, quiet
-from suite.script.main import Script, lasting, of_end, run_as_main, so_far
+from suite.script.main import lasting, of_end, run_as_main, so_far
 from suite.script.named import NamedUpdates
 from suite.script.updates import Updates
 
