@@ -161,7 +161,7 @@ class Service:
             if not message.get("arm", {}).get("script"):  # which needs a process of one thread at first
                 recorder.start()
             answer = self._answer(name, partial(COMMANDS[name], self._state, **message))
-            recorder.start()
+            recorder.start(answer.so_far if isinstance(answer, Takeover) else None)
             if isinstance(answer, Takeover):  # the main thread is the script's from now on
                 threading.Thread(target=self._beside, args=(name, number, answer.reach), daemon=True).start()
                 answer.run()

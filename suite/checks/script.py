@@ -27,7 +27,8 @@ RECORD_S = 300.0  # for a few updates, the script's own start included: it loads
 SLOWER = 4.0  # one device may take so many times k longer, on all rows
 LEAST_S = 60.0
 REMEDY = "see that it trains under torchrun, on so many ranks and with these arguments"
-OF_CUDA = re.compile(r"CUDA|NVIDIA|NCCL|nccl|\bcuda\b|GPU|accelerator|NoUpdate")  # some leave where there is no GPU
+# Some scripts leave where there is no GPU, without an error.
+OF_CUDA = re.compile(r"CUDA|NVIDIA|NCCL|nccl|\bcuda\b|GPU|accelerator|ended and made")
 AS_CUDA = "the script asks for CUDA, and there is none: its cuda was the CPU, and its nccl gloo"
 IN_ITS_OWN = "it was compared in its own precision, since it does not run in float64 ({why})"
 FEW_GPUS = (

@@ -24,13 +24,7 @@ from suite.room.part import Part, problem
 PLACES = ("batch", "global_batch", "world_size", "out")
 _NAME = re.compile(r"\w[\w.+-]*")
 _UPDATE = re.compile(r"[^:\s]+:[^\W\d]\w*(\.[^\W\d]\w*)*")
-_LAUNCHERS = {
-    "torchrun": "the ranks are started with torchrun's environment: leave out torchrun and its own options",
-    "accelerate": "the ranks are started with torchrun's environment: leave out accelerate launch and its own options",
-    "deepspeed": "the ranks are started with torchrun's environment: leave out deepspeed and its own options",
-    "mpirun": "the ranks are started with torchrun's environment: leave out mpirun and its own options",
-    "srun": "the ranks are started with torchrun's environment: leave out srun and its own options",
-}
+_LAUNCHERS = {name: name for name in ("torchrun", "deepspeed", "mpirun", "srun")} | {"accelerate": "accelerate launch"}
 _PYTHON = re.compile(r"(.*/)?python[0-9.]*")
 
 
@@ -193,7 +187,10 @@ def check(script: Script) -> None:
     words = _words(script.command)
     program = os.path.basename(words[0])
     if program in _LAUNCHERS:
-        raise ValueError(f"command {script.command!r} begins with {words[0]}: {_LAUNCHERS[program]}")
+        raise ValueError(
+            f"command {script.command!r} begins with {words[0]}: the ranks are started with torchrun's environment: "
+            f"leave out {_LAUNCHERS[program]} and its own options"
+        )
     if _PYTHON.fullmatch(words[0]):
         raise ValueError(f"command {script.command!r} begins with {words[0]}: leave it out, and begin with the script")
     if words[0] == "-m" and len(words) == 1:

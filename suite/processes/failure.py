@@ -19,6 +19,9 @@ ASKS = signal.SIGRTMIN + 6
 # What a rank says of its last collective, on stderr; `behind` reads it.
 LAST_CALL = "last collective of group {group}: number {number}, {what}"
 _SAID = re.compile(r"^last collective of group (.+?): number (\d{1,18}), (.+)$", re.MULTILINE)
+# How far a rank's script has come, on stderr as well; `silent` reads it.
+SO_FAR = "so far: {what}"
+_SO_FAR = re.compile(r"^so far: (.+)$", re.MULTILINE)
 OUT_OF_MEMORY = (
     "; the kernel has ended a process of this container because memory ran out: raise the container's memory limit, or "
     "use a smaller batch or fewer devices"
@@ -147,7 +150,8 @@ def silent(group: str, ranks: list[int], doing: str, deadline_s: float, stacks: 
     ]
     plural = "ranks" if len(ranks) > 1 else "rank"
     cause = f"{plural} {who}: no answer to '{doing}' within {deadline_s:.0f} s, ended"
-    return WorkerFailure(group, "; ".join([cause, *behind(stacks)]), details, timed_out=True)
+    far = [f"so far on rank {rank}: {what}" for rank in ranks[:1] for what in _SO_FAR.findall(stacks.get(rank, ""))]
+    return WorkerFailure(group, "; ".join([cause, *far, *behind(stacks)]), details, timed_out=True)
 
 
 def behind(said: Mapping[int, str]) -> list[str]:

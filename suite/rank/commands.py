@@ -127,10 +127,12 @@ class Takeover:
     Attributes:
         run: the script, in the main thread.
         reach: waits in the other one until the script has come as far as the command wants, and returns its answer.
+        so_far: returns in words how far it has come.
     """
 
     run: Callable[[], NoReturn]
     reach: Callable[[], object]
+    so_far: Callable[[], str]
 
 
 def setup(state: State, name: str, arm: dict[str, Any]) -> SetUp | Takeover:
@@ -165,7 +167,7 @@ def _set_up_script(state: State, name: str, job: Job, script: ScriptRun) -> Take
         timed.reach()
         return SetUp(timed.gradient_bytes, timed.sample_flop, note)
 
-    return Takeover(timed.run, reach)
+    return Takeover(timed.run, reach, timed.so_far)
 
 
 def watch_script(state: State, arm: dict[str, Any]) -> Takeover:
@@ -175,9 +177,8 @@ def watch_script(state: State, arm: dict[str, Any]) -> Takeover:
     # What is opened before the overlays are there is below them.
     folder = Path(f"/proc/self/fd/{os.open(job.folder, os.O_RDONLY)}") if sys.platform == "linux" else Path(job.folder)
     filled, note = _isolated(state, job.script)
-    how = {"double": job.double, "shows_cuda": job.as_cuda}
-    watched = recording.Recording(filled, state.rank, folder, **how, replay=job.replay, ranks=job.ranks)
-    return Takeover(watched.run, lambda: {**watched.reach(), "note": note})
+    watched = recording.Recording(replace(job, script=filled, folder=str(folder)), state.rank)
+    return Takeover(watched.run, lambda: {**watched.reach(), "note": note}, watched.so_far)
 
 
 def judge_script(state: State, folder: str, ranks: int, replay: str, parts: int, why: str) -> dict[str, Any]:

@@ -15,9 +15,10 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
-from suite.processes.failure import ASKS, LAST_CALL
+from suite.processes.failure import ASKS, LAST_CALL, SO_FAR
 from suite.rank import transport
 
 # Of each backend, torch's function that returns what was recorded, and its arguments. From torch 2.15 on "nccl" is
@@ -43,17 +44,22 @@ def listen() -> None:
     faulthandler.register(ASKS, chain=True)
 
 
-def start() -> None:
-    """Answer also with this rank's last collective and NCCL's warnings, in a thread of their own."""
+def start(so_far: Callable[[], str] | None = None) -> None:
+    """Answer also with this rank's last collective and NCCL's warnings, in a thread of their own.
+
+    Args:
+        so_far: returns how far a script has come, where the rank runs one.
+    """
     global _signals
     if _signals >= 0:
-        threading.Thread(target=_answer, args=(_signals,), name="recorder", daemon=True).start()
+        threading.Thread(target=_answer, args=(_signals, so_far), name="recorder", daemon=True).start()
         _signals = -1
 
 
-def _answer(reading: int) -> None:
+def _answer(reading: int, so_far: Callable[[], str] | None) -> None:
     while signals := os.read(reading, 64):  # those of the user's own code, too
-        for line in (*last_calls(), *transport.warnings()) if ASKS in signals else ():
+        far = [SO_FAR.format(what=so_far())] if so_far is not None else []
+        for line in (*far, *last_calls(), *transport.warnings()) if ASKS in signals else ():
             print(line, file=sys.stderr, flush=True)
 
 

@@ -32,6 +32,7 @@ class Forwards:
 
     Attributes:
         names: of their parameters.
+        passes: since the last update.
         not_kept: what could not be kept of their arguments; "" where all could.
     """
 
@@ -59,7 +60,7 @@ class Forwards:
         self._keeps_values, self._keeps_inputs = keeps_values, keeps_inputs
         self._known: set[int] = set()
         self._inside = False
-        self._passes = self._drew = 0
+        self.passes = self._drew = 0
         self._rows: list[str] = []
         self._arguments: list[Any] = []
         self._targets: list[Any] = []
@@ -97,8 +98,8 @@ class Forwards:
 
     def taken(self) -> dict[str, Any]:
         """Return what was seen since the last update, and begin again."""
-        seen = {"passes": self._passes, "rows": self._rows, "drew": self._drew}
-        self._passes, self._rows, self._drew = 0, [], 0
+        seen = {"passes": self.passes, "rows": self._rows, "drew": self._drew}
+        self.passes, self._rows, self._drew = 0, [], 0
         return seen
 
     def record(self) -> dict[str, Any]:
@@ -127,7 +128,7 @@ class Forwards:
         if id(module) not in self._known:
             self._known.add(id(module))
             self._begin(module)
-        self._passes += 1
+        self.passes += 1
         if self._feed is not None:
             with suppress(LookupError):
                 union = self._feed.inputs("arguments", len(self._arguments))

@@ -26,40 +26,32 @@ class NotIsolated(OSError):
 
 
 def isolated(folders: Sequence[str], scratch: Path, *, first: bool) -> str:
-    """Do what `isolate` does, and return "" or, where it is refused, what that means for the user."""
-    scratch.mkdir(parents=True, exist_ok=True)
-    try:
-        isolate(folders, scratch, first=first)
-    except NotIsolated as error:
-        return f"what the script writes is not kept apart ({error.strerror}): it may change {folders[0]}"
-    return ""
-
-
-def isolate(folders: Sequence[str], scratch: Path, *, first: bool) -> None:
-    """Put overlays on folders, for this thread and what it starts.
+    """Put overlays on folders, for this thread and what it starts; return "", or what it means where that is refused.
 
     A user that is not root needs a process of one thread for it.
 
     Args:
         folders: that the script may write to; those that do not exist are left out.
-        scratch: a fresh folder of this group of ranks.
+        scratch: of this group of ranks; it may not exist yet.
         first: whether this rank mounts, and the others follow it.
-
-    Raises:
-        NotIsolated: the kernel refuses, or the first rank could not.
     """
+    scratch.mkdir(parents=True, exist_ok=True)
     marker = scratch / "mounted"
-    if first:
+    try:
+        if not first:
+            _follow(marker)
+            return ""
         try:
             _enter_own()
             for number, folder in enumerate(_outermost(folders)):
                 _overlay(folder, scratch / f"layer-{number}")
         except OSError as error:
             _write(marker, f"refused: {error.strerror or error}")
-            raise NotIsolated(error.errno, f"{error.strerror or error}") from error
+            raise
         _write(marker, str(os.getpid()))
-        return
-    _follow(marker)
+    except OSError as error:
+        return f"what the script writes is not kept apart ({error.strerror}): it may change {folders[0]}"
+    return ""
 
 
 def _outermost(folders: Sequence[str]) -> list[str]:
@@ -109,14 +101,14 @@ def _follow(marker: Path) -> None:
     said = marker.read_text()
     if not said.isdigit():
         raise NotIsolated(0, said.removeprefix("refused: "))
-    _check(_LIBC.unshare(CLONE_FS), NotIsolated)  # no other thread's root may change with this one's
+    _check(_LIBC.unshare(CLONE_FS))  # no other thread's root may change with this one's
     for kind in ("user", "mnt"):
         theirs, own = f"/proc/{said}/ns/{kind}", f"/proc/self/ns/{kind}"
         if os.stat(theirs).st_ino == os.stat(own).st_ino:
             continue
         entered = os.open(theirs, os.O_RDONLY)
         try:
-            _check(_LIBC.setns(entered, 0), NotIsolated)
+            _check(_LIBC.setns(entered, 0))
         finally:
             os.close(entered)
 
@@ -132,7 +124,7 @@ def _succeeds(status: int) -> bool:
     return status == 0
 
 
-def _check(status: int, kind: type[OSError] = OSError) -> None:
+def _check(status: int) -> None:
     if status != 0:
         number = ctypes.get_errno()
-        raise kind(number, os.strerror(number))
+        raise OSError(number, os.strerror(number))

@@ -87,8 +87,8 @@ def random(ranks: Sequence[Record]) -> Verdict:
         other = seen.setdefault(record["generators"], rank)
         if other != rank:
             return Verdict(
-                f"ranks {other} and {rank} have the same random numbers at the first forward, and so the same dropout "
-                "masks; seed rank r with seed + r once the model is made",
+                f"ranks {other} and {rank} have the same random numbers at the first forward, and so the same noise "
+                "and dropout; seed rank r with seed + r once the model is made",
                 ("one seed for all ranks (huggingface/transformers#31412)",),
             )
     return RIGHT
@@ -96,6 +96,7 @@ def random(ranks: Sequence[Record]) -> Verdict:
 
 def moves(ranks: Sequence[Record]) -> Verdict:
     """Judge whether all gradients together are finite and not 0, and parameters change."""
+    notes: tuple[str, ...] = ()
     for rank, record in enumerate(ranks):
         updates = updates_of(record)
         for number, update in enumerate(updates):
@@ -107,21 +108,27 @@ def moves(ranks: Sequence[Record]) -> Verdict:
                     else Verdict(f"{said}; check the loss")
                 )
         sizes = [max(step["largest"] for step in update) for update in updates]
-        if not any(sizes):
+        after = [digests for update in updates if (digests := _after(update))]
+        unknown = record["update"] and not any(sizes)
+        if unknown and len(after) < 2:
+            return Verdict(unchecked="neither gradients nor parameters are known")
+        if not any(sizes) and not unknown:
             return Verdict(
                 f"all gradients are 0 in {len(sizes)} update(s) on rank {rank}, and nothing is learned; check the loss",
                 ("cross_entropy over one output (pytorch/examples, ddp-tutorial-series)",),
             )
-        after = [digests for update in updates if (digests := _after(update))]
         rates = [rate for step in record["steps"] for rate in step["rates"]]
-        if len(after) > 1 and all(digests == after[0] for digests in after) and any(rates):
+        if len(after) > 1 and all(digests == after[0] for digests in after) and (any(rates) or record["update"]):
+            although = "" if unknown else ", although gradients are not 0"
             return Verdict(
-                f"no parameter of an optimizer changes in {len(after)} updates on rank {rank}, although gradients are "
-                "not 0; check that the optimizer has the parameters of the module that trains"
+                f"no parameter changes in {len(after)} updates on rank {rank}{although}; check that what is updated "
+                "are the parameters of the module that trains"
             )
-        if 0.0 in sizes:
+        if unknown:
+            notes = ("gradients are not known, only that parameters change",)
+        elif 0.0 in sizes:
             return Verdict(notes=(f"all gradients are 0 in update {sizes.index(0.0)} on rank {rank}",))
-    return RIGHT
+    return Verdict(notes=notes)
 
 
 def exchange(ranks: Sequence[Record]) -> Verdict:
@@ -129,9 +136,9 @@ def exchange(ranks: Sequence[Record]) -> Verdict:
     unseen, notes = "", dict[str, None]()
     for rank, record in enumerate(ranks):
         for number, update in enumerate(updates_of(record)):
-            passes = sum(step["exchanged"]["passes"] for step in update)
+            passes, backwards = (sum(step["exchanged"][name] for step in update) for name in ("passes", "backwards"))
             values = sum(step["exchanged"]["values"] + step["in_step"] for step in update)
-            if not passes and 2 * values < sum(step["size"] for step in update):
+            if not (passes and backwards) and (not values or 2 * values < sum(step["size"] for step in update)):
                 unseen = unseen or f"update {number} exchanges no gradients on rank {rank}"
             several = max(min(step["exchanged"]["passes"], step["exchanged"]["backwards"]) for step in update)
             if several > 1:
@@ -155,6 +162,8 @@ def replicas(ranks: Sequence[Record]) -> Verdict:
     """Judge whether the ranks' parameters are equal, bit by bit, after every update."""
     if any(step["sharded"] for record in ranks for step in record["steps"]):
         return Verdict(unchecked="parameters are sharded: each rank has a part of its own")
+    if not any(step["after"] for step in ranks[0]["steps"]):
+        return Verdict(unchecked="parameters are not known: no module was called in training mode with gradients")
     for number, updates in enumerate(zip(*map(updates_of, ranks), strict=False)):
         first = _after(updates[0])
         for rank, update in enumerate(updates):

@@ -80,7 +80,8 @@ def _of_indices(loaders: Sequence[Loader]) -> Verdict:
     counts = Counter[int]()
     for plan in plans:
         counts.update(plan.unique().tolist())
-    drawn, distinct, length = sum(map(len, plans)), len(counts), max(loader["rows_of_dataset"] for loader in loaders)
+    drawn, distinct = sum(map(len, plans)), len(counts)
+    length = max(distinct, *(loader["rows_of_dataset"] for loader in loaders))  # ranks may have subsets of their own
     twice = drawn - distinct
     shared = [row for row, count in counts.items() if count > 1]
     whole_batches = k * max(loader["batch"] for loader in loaders)

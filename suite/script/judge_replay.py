@@ -25,6 +25,7 @@ OWN_MEANS = (
     "the mean of what each rank makes of its own rows: each divides by its own count (huggingface/transformers#34242), "
     "or clips before the exchange (mindspore-lab/mindcv#603)"
 )
+HIDDEN = "begins or ends; name the function that comes after the backward, and leave gradients in the parameters"
 BYTES_16 = 4 * torch.finfo(torch.bfloat16).eps  # what a few roundings to 16 bits make of a number
 
 
@@ -33,6 +34,8 @@ def gradient(ranks: Sequence[Record], replay: Record | None, parts: Sequence[Rec
     if replay is None:
         return Verdict(unchecked=why)
     if not any(step["largest"] for step in ranks[0]["steps"]):
+        if ranks[0]["update"]:
+            return Verdict(unchecked=f"no parameter has a gradient when {ranks[0]['update']} {HIDDEN}")
         return Verdict(unchecked="all gradients are 0, as the item 'moves' says")
     notes, compared = list[str](), min(len(ranks[0]["steps"]), len(replay["steps"]))
     for number, (recorded, alone) in enumerate(zip(ranks[0]["steps"], replay["steps"], strict=False)):
@@ -81,6 +84,8 @@ def schedule(ranks: Sequence[Record], replay: Record | None, why: str) -> Verdic
 
     A schedule is a factor to the rate that it began with. That rate may follow a rule for the number of ranks.
     """
+    if ranks[0]["update"]:
+        return Verdict(unchecked=f"rates are those of torch's optimizers, and {ranks[0]['update']} makes the updates")
     rates = [[step["rates"] for step in record["steps"]] for record in ranks]
     for rank, own in enumerate(rates):
         for number, (mine, first) in enumerate(zip(own, rates[0], strict=False)):
@@ -192,8 +197,8 @@ def _not_comparable(ranks: Sequence[Record], replay: Record, number: int, *, oth
         )
     if any(step["drew"] for record in ranks for step in record["steps"]):
         return "the model draws random numbers that are no dropout of torch's"
-    if 2 * first["steps"][number]["in_step"] >= first["steps"][number]["size"]:
-        return "the optimizer exchanges gradients in its own step, and they were read before it"
+    if 2 * first["steps"][number]["in_step"] >= first["steps"][number]["size"] and _differing(ranks, number):
+        return "gradients are exchanged in the step itself, and they were read before it"
     if not first["by_loader"] and not (first["targets"] or first["returns_loss"]):
         return "the script has no DataLoader, and its loss is none of torch's, so targets are not known"
     return ""

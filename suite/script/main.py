@@ -2,47 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import os
 import random
+import re
 import runpy
+import stat
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy
 import torch
 from torch import multiprocessing
 from torch.multiprocessing.spawn import spawn
 
+from suite.processes.jobs import ScriptRun
 
-class Script(Protocol):
-    """A training script as one rank runs it; `suite.processes.jobs.ScriptRun` says what the parts are."""
-
-    @property
-    def words(self) -> Sequence[str]:
-        """Of its command."""
-
-    @property
-    def directory(self) -> str:
-        """The working directory."""
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """Variables that are set for it."""
-
-    @property
-    def update(self) -> str:
-        """What makes an update; "" for torch's optimizers."""
-
-    @property
-    def exchanges(self) -> bool:
-        """Whether its ranks exchange anything but objects."""
-
-    @property
-    def script_from(self) -> str:
-        """The folder that a relative path of the script starts from."""
+LONGEST_SAID = 300  # characters of what a script has printed
+_LASTS = re.compile(r"-{0,2}[\w.-]*(epoch|step|iter|update)[\w.-]*", re.IGNORECASE)
+_LASTS_NOT = re.compile(r"save|log|eval|val|warm|accum|every|per|freq|interval|lr|decay", re.IGNORECASE)
 
 
 @functools.wraps(spawn)
@@ -54,6 +37,20 @@ def _refuse_spawn(fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **others
     )
 
 
+_popen = subprocess.Popen.__init__
+
+
+@functools.wraps(_popen)
+def _refuse_ranks(process: Any, args: Any, *more: Any, **others: Any) -> None:
+    told = (others.get("env") or {}).get("LOCAL_RANK")
+    if told not in (None, os.environ.get("LOCAL_RANK")):
+        raise RuntimeError(
+            f"the script starts a process as local rank {told}, and here each of its ranks is started already: use "
+            "those of torchrun, by the framework's own setting or without its launcher"
+        )
+    _popen(process, args, *more, **others)
+
+
 def _draw_seeds() -> None:
     """Give each rank random numbers of its own, as a process has that is not forked from one with torch loaded."""
     random.seed()
@@ -61,7 +58,7 @@ def _draw_seeds() -> None:
     torch.default_generator.seed()
 
 
-def run_as_main(script: Script) -> None:
+def run_as_main(script: ScriptRun) -> None:
     """Run a script until it ends, with its own arguments and environment.
 
     Whatever the script raises is raised, `SystemExit` included.
@@ -70,6 +67,8 @@ def run_as_main(script: Script) -> None:
         FileNotFoundError: there is no such file.
     """
     vars(multiprocessing)["spawn"] = _refuse_spawn
+    popen: Any = subprocess.Popen
+    popen.__init__ = _refuse_ranks
     _draw_seeds()
     os.environ |= script.environment
     os.chdir(script.directory)
@@ -87,3 +86,42 @@ def run_as_main(script: Script) -> None:
     sys.argv = [shown, *rest]
     sys.path.insert(0, str(path.resolve().parent))
     runpy.run_path(shown, run_name="__main__")  # which makes it sys.argv[0]
+
+
+def of_end(script: ScriptRun, how: str, made: int) -> str:
+    """Return that a script has ended, after how many updates and, where there were none, with what it printed last."""
+    if made:
+        return f"the script {how} after {made} update(s)"
+    said = _printed()
+    printed = f", and it printed {said!r}" if said else ""
+    return f"the script {how} and made no update{printed}: {so_far(script, 0)}"
+
+
+def so_far(script: ScriptRun, steps: int, seen: str = "") -> str:
+    """Return how far a script has come, in words."""
+    what = script.update or "the step of a torch optimizer"
+    if steps:
+        return f"{what} was called {steps} time(s)"
+    other = "" if script.update else "; if something else makes its updates, name that in its table, as update"
+    return f"{seen}{what} was not called{other}"
+
+
+def lasting(words: Sequence[str]) -> str:
+    """Return the argument of a command that looks like how long it trains; "" for none."""
+    for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
+        name, _, value = word.partition("=")
+        if _LASTS.fullmatch(name) and not _LASTS_NOT.search(name) and (value or following).isdigit():
+            return word if value else f"{word} {following}"
+    return ""
+
+
+def _printed() -> str:
+    """Return the end of what this process has printed, to stderr if nothing else; "" where that cannot be read."""
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+            if stat.S_ISREG(os.fstat(number).st_mode):
+                said = Path(f"/proc/self/fd/{number}").read_text(errors="replace").strip()
+                if said:
+                    return said[-LONGEST_SAID:]
+    return ""

@@ -30,8 +30,10 @@ class Names:
         self._names |= {id(value): name for name, value in named.items()}
         return named | {prefix + WRAPPED.sub("", name): value for name, value in inner.named_buffers()}
 
-    def of(self, optimizer: Optimizer, place: int) -> dict[str, Tensor]:
-        """Return the parameters of an optimizer by name; one that no module has is named by its place."""
+    def of(self, optimizer: Optimizer | None, place: int) -> dict[str, Tensor]:
+        """Return the parameters of an optimizer by name, or of all modules; one of no module is named by its place."""
+        if optimizer is None:
+            return {self._names[id(parameter)]: parameter for each in self.modules for parameter in each.parameters()}
         return {
             self._names.get(id(parameter), f"optimizer {place}, group {group}, parameter {number}"): parameter
             for group, settings in enumerate(optimizer.param_groups)

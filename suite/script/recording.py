@@ -17,12 +17,14 @@ from torch import distributed as dist
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from suite.processes.jobs import WatchedScript
 from suite.script import as_cuda, loaders, trees
 from suite.script.draws import Drawing, Draws
 from suite.script.exchanges import Exchanges
 from suite.script.feed import Feed
 from suite.script.forwards import Forwards
-from suite.script.main import Script, run_as_main
+from suite.script.main import of_end, run_as_main, so_far
+from suite.script.named import NamedUpdates
 from suite.script.numerics import Numerics
 from suite.script.parameters import is_sharded, whole
 from suite.script.updates import period
@@ -34,7 +36,7 @@ FOREVER = threading.Event()
 
 
 class NoUpdate(RuntimeError):
-    """A script ended before it made an update."""
+    """A script ended before it made an update, or left with an error."""
 
 
 class Recording:
@@ -43,34 +45,14 @@ class Recording:
     The methods but `run` are for the thread that serves the controller.
     """
 
-    def __init__(
-        self,
-        script: Script,
-        rank: int,
-        folder: Path,
-        *,
-        double: bool,
-        shows_cuda: bool = False,
-        replay: str = "",
-        ranks: int = 0,
-    ) -> None:
-        """Keep what is needed.
-
-        Args:
-            script: what to run.
-            rank: of this process.
-            folder: where records are written, and read in a replay.
-            double: whether to compute in float64.
-            shows_cuda: whether to show the CPU as a GPU.
-            replay: how to feed what was recorded (`suite.script.feed.Feed`); "" records.
-            ranks: how many were recorded.
-        """
-        self._script, self._rank, self._folder, self._replay = script, rank, folder, replay
-        self._shows_cuda, self._ranks = shows_cuda, ranks
-        recorded = [read(folder, number) for number in range(ranks)] if replay else []
+    def __init__(self, job: WatchedScript, rank: int) -> None:
+        """Keep what is to be done, and the rank of this process."""
+        self._script, self._rank, self._folder, self._replay = job.script, rank, Path(job.folder), job.replay
+        self._shows_cuda, self._ranks = job.as_cuda, job.ranks
+        recorded = [read(self._folder, number) for number in range(job.ranks)] if job.replay else []
         self._recorded = recorded[0] if recorded else None
-        self._feed = Feed(recorded, replay) if recorded else None
-        self._numerics = Numerics(double=double)
+        self._feed = Feed(recorded, job.replay) if recorded else None
+        self._numerics = Numerics(double=job.double)
         self._exchanges = Exchanges()
         self._draws = Draws(self._drawn, self._ended)
         self._by_loader = self._recorded is None or bool(self._recorded["by_loader"])
@@ -83,7 +65,8 @@ class Recording:
             keeps_values=rank == 0 and self._feed is None,
             keeps_inputs=lambda: self._feed is None and not self._draws.count,
         )
-        self._optimizers: list[Optimizer] = []
+        self._optimizers: list[Optimizer | None] = []
+        self._named: NamedUpdates | None = None
         self._steps: list[dict[str, Any]] = []
         self._drawn_batches: dict[str, list[dict[str, Any]]] = {}
         self._not_kept = ""
@@ -103,9 +86,7 @@ class Recording:
                 run_as_main(self._script)
             except SystemExit as left:
                 if left.code not in (None, 0):
-                    raise RuntimeError(
-                        f"the script left with {left.code!r}; run it under torchrun, which shows what it prints"
-                    ) from None
+                    raise NoUpdate(of_end(self._script, f"left with {left.code!r}", len(self._steps))) from None
             self._finish(ended=True)
         except BaseException as error:
             self._failure = error
@@ -129,6 +110,11 @@ class Recording:
             "passes": [step["passes"] for step in self._steps],
         }
 
+    def so_far(self) -> str:
+        """Return in words how far the script has come."""
+        forwards, backwards = self._forwards.passes, self._exchanges.backwards
+        return so_far(self._script, len(self._steps), f"{forwards} forward(s), {backwards} backward(s), and ")
+
     def _all_recorded(self) -> bool:
         """Wait a while for the records of the other ranks, which may wait for this one."""
         files = [path_of(self._folder, rank) for rank in range(int(os.environ["WORLD_SIZE"]))]
@@ -144,6 +130,15 @@ class Recording:
             as_cuda.install(max(self._ranks, int(os.environ["LOCAL_WORLD_SIZE"])))
         for part in (self._numerics, self._exchanges, self._draws, self._forwards):
             part.install()
+        if self._script.update:
+            self._named = NamedUpdates(
+                lambda: self._after(None),
+                self._script.update,
+                Path(self._script.words[0]).stem,
+                begins=lambda: self._before(None),
+                least=1,
+            )
+            return
         register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self._before(optimizer))
         register_optimizer_step_post_hook(lambda optimizer, args, kwargs: self._after(optimizer))
 
@@ -181,68 +176,82 @@ class Recording:
             iterations.append({"batches": [], "ended": False})
         return iterations[drawing.iteration]
 
-    def _place(self, optimizer: Optimizer) -> int:
+    def _place(self, optimizer: Optimizer | None) -> int:
         for place, known in enumerate(self._optimizers):
             if known is optimizer:
                 return place
         self._optimizers.append(optimizer)
         return len(self._optimizers) - 1
 
-    def _before(self, optimizer: Optimizer) -> None:
-        """Note what a step is made of, and give it the recorded rates."""
+    def _before(self, optimizer: Optimizer | None) -> None:
+        """Note what a step is made of, and give it the recorded rates; None is a function that the user names."""
         if self._stepping not in (None, optimizer):  # an optimizer that steps another one, as for ZeRO
             return
         skipped = getattr(optimizer, "found_inf", None)
         if skipped is not None and float(skipped):  # GradScaler tells a fused optimizer to leave this step out
             return
         self._stepping = optimizer
-        place = self._place(optimizer)
         if not self._steps:
             self._world = dist.get_world_size() if dist.is_initialized() else 0
-        named = self._forwards.names.of(optimizer, place)
+            if self._named and self._named.late:  # what was seen belongs to an update before the first one
+                self._seen()
+        groups = optimizer.param_groups if optimizer is not None else []
+        self._steps.append(
+            {
+                "optimizer": self._place(optimizer),
+                "rates": [float(group["lr"]) for group in groups],
+                "first_rates": [float(group["initial_lr"]) if "initial_lr" in group else None for group in groups],
+                **self._gradients(optimizer),
+                **self._seen(),
+            }
+        )
+        number = len(self._steps) - 1
+        if self._recorded and number < len(self._recorded["steps"]):
+            self._own_rates.append([group["lr"] for group in groups])
+            for group, rate in zip(groups, self._recorded["steps"][number]["rates"], strict=False):
+                group["lr"] = torch.full_like(group["lr"], rate) if isinstance(group["lr"], torch.Tensor) else rate
+
+    def _gradients(self, optimizer: Optimizer | None) -> dict[str, Any]:
+        """Return what the gradients are."""
         # GradScaler hands a fused optimizer scaled gradients, and the scale.
         scale = getattr(optimizer, "grad_scale", None)
         gradients = {
             name: (whole(p.grad) if scale is None else whole(p.grad) / float(scale))
-            for name, p in named.items()
+            for name, p in self._forwards.names.of(optimizer, self._place(optimizer)).items()
             if p.grad is not None
         }
         size = sum(gradient.numel() for gradient in gradients.values())
         keeps = self._rank == 0 and self._kept + size <= MOST_VALUES
         self._kept += size
-        self._steps.append(
-            {
-                "optimizer": place,
-                "kind": type(optimizer).__name__,
-                "rates": [float(group["lr"]) for group in optimizer.param_groups],
-                "first_rates": [
-                    float(group["initial_lr"]) if "initial_lr" in group else None for group in optimizer.param_groups
-                ],
-                "digests": {name: trees.digest(gradient) for name, gradient in gradients.items()},
-                "finite": all(bool(gradient.isfinite().all()) for gradient in gradients.values()),
-                "largest": max((float(g.abs().max()) for g in gradients.values() if g.numel()), default=0.0),
-                "gradients": gradients if keeps else {},
-                "size": sum(p.numel() for p in named.values() if p.requires_grad),
-                "exchanged": self._exchanges.taken(),
-                "draws": self._draws.count,
-                **self._forwards.taken(),
-            }
-        )
-        self._draws.count = 0
-        number = len(self._steps) - 1
-        if self._recorded and number < len(self._recorded["steps"]):
-            self._own_rates.append([group["lr"] for group in optimizer.param_groups])
-            for group, rate in zip(optimizer.param_groups, self._recorded["steps"][number]["rates"], strict=False):
-                group["lr"] = torch.full_like(group["lr"], rate) if isinstance(group["lr"], torch.Tensor) else rate
+        return {
+            "digests": {name: trees.digest(gradient) for name, gradient in gradients.items()},
+            "finite": all(bool(gradient.isfinite().all()) for gradient in gradients.values()),
+            "largest": max((float(g.abs().max()) for g in gradients.values() if g.numel()), default=0.0),
+            "gradients": gradients if keeps else {},
+        }
 
-    def _after(self, optimizer: Optimizer) -> None:
+    def _seen(self) -> dict[str, Any]:
+        """Return what was seen since the last update, and begin again."""
+        seen = {"exchanged": self._exchanges.taken(), "draws": self._draws.count, **self._forwards.taken()}
+        self._draws.count = 0
+        return seen
+
+    def _after(self, optimizer: Optimizer | None) -> None:
         if self._stepping is not optimizer:
             return
         self._stepping = None
-        for group, rate in zip(optimizer.param_groups, self._own_rates.pop() if self._own_rates else (), strict=False):
+        groups = optimizer.param_groups if optimizer is not None else []
+        for group, rate in zip(groups, self._own_rates.pop() if self._own_rates else (), strict=False):
             group["lr"] = rate  # its schedule goes on from its own
         step, named = self._steps[-1], self._forwards.names.of(optimizer, self._place(optimizer))
-        step["in_step"] = self._exchanges.taken()["values"]
+        inside = self._seen()  # a step may draw and compute its gradients itself
+        exchanged = inside.pop("exchanged")
+        step["in_step"] = exchanged.pop("values")
+        for before, more in ((step, inside), (step["exchanged"], exchanged)):
+            before.update({name: before[name] + count for name, count in more.items()})
+        if exchanged["backwards"] and (left := self._gradients(optimizer))["largest"]:
+            step |= left
+        step["size"] = sum(p.numel() for p in named.values() if p.requires_grad)
         step["sharded"] = is_sharded(named.values())
         step["after"] = {} if step["sharded"] else {name: trees.digest(p) for name, p in named.items()}
         calls = [each["optimizer"] for each in self._steps]
@@ -255,12 +264,12 @@ class Recording:
         """Write the record; `ended` says that the script ended by itself."""
         self._by_itself = ended
         if not self._steps:
-            raise NoUpdate("the script ended and made no update: no torch optimizer's step was called")
+            raise NoUpdate(of_end(self._script, "ended", 0))
         record = {
             "ended": ended,
+            "update": self._script.update,
             "world": self._world,
             "cycle": period([step["optimizer"] for step in self._steps]) or 1,
-            "optimizers": len(self._optimizers),
             "steps": self._steps,
             "by_loader": 2 * sum(step["draws"] > 0 for step in self._steps) >= len(self._steps) and self._by_loader,
             "draws": self._drawn_batches,

@@ -21,9 +21,10 @@ from torch import distributed as dist
 from torch import nn
 
 from reference.per_device import synchronize
+from suite.processes.jobs import ScriptRun
 from suite.room import accelerator, quiet
 from suite.script.apart import Apart
-from suite.script.main import Script, run_as_main
+from suite.script.main import lasting, of_end, run_as_main, so_far
 from suite.script.named import NamedUpdates
 from suite.script.resident import Resident
 from suite.script.updates import Updates
@@ -55,7 +56,7 @@ class TimedScript:
     sample_flop = 0
 
     def __init__(
-        self, devices: Sequence[torch.device], script: Script, *, has_cores: bool, cores: Sequence[int]
+        self, devices: Sequence[torch.device], script: ScriptRun, *, has_cores: bool, cores: Sequence[int]
     ) -> None:
         """Keep what is needed; `cores` are for the processes that the script starts."""
         self.devices, self.has_cores = list(devices), has_cores
@@ -224,14 +225,18 @@ class TimedScript:
         self._at_edge = self._pause
         return 0
 
+    def so_far(self) -> str:
+        """Return in words how far the script has come."""
+        return so_far(self._script, self._updates.steps)
+
     def _ended(self, how: str) -> str:
-        made, steps = self._updates.made, self._updates.steps
-        if not steps:
-            return f"the script {how} and made no update: no torch optimizer's step was called"
-        return (
-            f"the script {how} after {max(made, steps)} update(s), and more are to be timed; let it train for longer, "
-            "such as by its number of epochs or steps"
-        )
+        made = max(self._updates.made, self._updates.steps)
+        said = of_end(self._script, how, made)
+        if not made:
+            return said
+        needed = self._left + (self._steps if self._at_edge == self._begin else 0)
+        longer = f": {found} looks like how long" if (found := lasting(self._script.words)) else ", by epochs or steps"
+        return f"{said}, and at least {needed} more are to be timed; let it train for longer{longer}"
 
 
 def watch_events(events: list[str]) -> None:

@@ -12,6 +12,7 @@ from suite.checks.script import AS_CUDA, check
 from suite.plan import scripts
 from suite.script.items import ITEMS
 from tests.scripts import FAST, FOLDER, Entry, entries, verify
+from tests.scripts.test_scripts import BEGINNING
 from tests.support.project import Project
 
 
@@ -35,6 +36,43 @@ def test_passes_that_do_not_divide_by_the_ranks_are_not_compared(bench: Bench) -
     why = "on one device the script draws 4 time(s) an update, and each of 3 ranks 1: "
     assert verdicts["gradient"].unchecked.startswith(why)
     assert verdicts["schedule"].unchecked.startswith(why)
+
+
+WHOLE_STEP = """
+def train_step(X, y):
+    net.zero_grad()
+    ({factor} * nn.functional.cross_entropy(net(X), y)).backward()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter -= 0.1 * parameter.grad
+"""
+BY_LOADER = """
+for epoch in range(100):
+    sampler.set_epoch(epoch)
+    for X, y in loader:
+        train_step(X, y)
+"""
+BY_HAND = """
+X, y = data.tensors
+for step in range(100):
+    own = torch.arange(dist.get_rank() + step, len(X), dist.get_world_size())[step * parts.batch():][:parts.batch()]
+    train_step(X[own], y[own])
+"""
+
+
+@pytest.mark.parametrize("loop", [BY_LOADER, BY_HAND], ids=["loader", "by_hand"])
+@pytest.mark.parametrize(
+    ("factor", "red"), [("1", set()), ("dist.get_world_size()", {"gradient"})], ids=["mean", "sum"]
+)
+def test_a_function_that_makes_the_whole_step_is_checked(
+    loop: str, factor: str, red: set[str], bench: Bench, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(BEGINNING + WHOLE_STEP.format(factor=factor) + loop)
+    script = scripts.named(f"{tmp_path}/train.py --batch_size {{batch}}", {}, 8)
+    script = script.model_copy(update={"update": "train:train_step"})
+    verdicts = check(bench.pool, bench.devices, script, 2, tmp_path).verdicts
+    assert {item for item, verdict in verdicts.items() if verdict.finding} == red
+    assert {item for item, verdict in verdicts.items() if verdict.unchecked} == {"random", "schedule"}
 
 
 def test_a_rank_that_leaves_the_others_waiting_is_named(bench: Bench, tmp_path: Path) -> None:

@@ -19,7 +19,11 @@ FOLDER = Path(__file__).parent
 BATCH = 16
 FAST = ("ddp", "accumulation_by_ranks", "mean_of_means", "never_wrapped", "no_sampler", "schedule_once_a_process")
 # What is not checked of a right script; of most, because they draw no random numbers.
-UNCHECKED = {"workers": set[str](), "fully_sharded": {"random", "replicas"}}
+UNCHECKED = {
+    "workers": set[str](),
+    "fully_sharded": {"random", "replicas"},
+    "own_update": {"random", "schedule"},
+}
 
 
 @dataclass(frozen=True)
@@ -31,12 +35,14 @@ class Entry:
         about: what it does.
         source: where the mistake was reported; "" for a right one.
         red: the items that it fails.
+        update: what makes its updates, if no optimizer of torch's does.
     """
 
     path: Path
     about: str
     source: str
     red: frozenset[str]
+    update: str | None = None
 
     @property
     def name(self) -> str:
@@ -51,6 +57,7 @@ class Entry:
     def check(self, bench: Bench, world_size: int = 2) -> Checked:
         """Check it as a user's command would."""
         script = scripts.named(f"{self.path} --batch_size {{batch}}", {}, BATCH)
+        script = script.model_copy(update={"update": self.update})
         return check(bench.pool, bench.devices, script, world_size, FOLDER)
 
 
@@ -61,10 +68,12 @@ def entries() -> list[Entry]:
 
 def _entry(path: Path) -> Entry:
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    source, red = (re.search(rf"^{name}: ([^\n]+)\.$", text, re.MULTILINE) for name in ("Source", "Red"))
+    source, red, update = (
+        re.search(rf"^{name}: ([^\n]+)\.$", text, re.MULTILINE) for name in ("Source", "Red", "Update")
+    )
     items = frozenset(red[1].split(", ")) - {"nothing"} if red else frozenset[str]()
     about = " ".join(text.partition("\n\n")[0].split())
-    return Entry(path, about, source[1] if source else "", items)
+    return Entry(path, about, source[1] if source else "", items, update[1] if update else None)
 
 
 def row(entry: Entry) -> str:

@@ -58,3 +58,20 @@ def train(net, optimizer, loader, sampler=None, epochs=100, first=0, after=lambd
             nn.functional.cross_entropy(net(X), y).backward()
             optimizer.step()
             after()
+
+
+def train_gan(generator, discriminator, loader, sampler, epochs=100):
+    """Let a generator make rows of which the discriminator finds that they are not of its first class."""
+    for_generator, for_discriminator = (torch.optim.Adam(net.parameters()) for net in (generator, discriminator))
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        for X, _ in loader:
+            real, fake = torch.zeros(len(X), dtype=torch.int64), torch.ones(len(X), dtype=torch.int64)
+            made = generator(X.flip(1))
+            for_discriminator.zero_grad()
+            found = discriminator(torch.cat([X, made.detach()]))
+            nn.functional.cross_entropy(found, torch.cat([real, fake])).backward()
+            for_discriminator.step()
+            for_generator.zero_grad()
+            nn.functional.cross_entropy(discriminator(made), real).backward()
+            for_generator.step()

@@ -40,9 +40,10 @@ def step(gradient: float = 1.0, **more: Any) -> dict[str, Any]:
 def record(*steps: dict[str, Any], **more: Any) -> Record:
     """Return the record of a rank, or of a replay."""
     base: Record = {
-        "ended": "", "world": 2, "cycle": 1, "steps": list(steps), "by_loader": True, "not_kept": "", "unfed": 0,
-        "padded": False, "dropout": False, "compressed": False, "batch_norm": False, "loaders": [], "batches": [8],
-        "targets": [], "returns_loss": False, "begun": {"w": "0"}, "misfits": [], "generators": "g", "sharded": False,
+        "ended": "", "update": "", "world": 2, "cycle": 1, "steps": list(steps), "by_loader": True, "not_kept": "",
+        "unfed": 0, "padded": False, "dropout": False, "compressed": False, "batch_norm": False, "loaders": [],
+        "batches": [8], "targets": [], "returns_loss": False, "begun": {"w": "0"}, "misfits": [], "generators": "g",
+        "sharded": False,
     }  # fmt: skip
     return base | more
 
@@ -75,7 +76,7 @@ def test_there_is_a_verdict_for_each_item() -> None:
     [
         ([step(float("nan"))], "update 0: a gradient on rank 0 is infinite or not a number"),
         ([step(0.0), step(0.0)], "all gradients are 0 in 2 update"),
-        ([step(after={"w": "1"}), step(after={"w": "1"})], "no parameter of an optimizer changes in 2 updates"),
+        ([step(after={"w": "1"}), step(after={"w": "1"})], "no parameter changes in 2 updates on rank 0, alth"),
     ],
 )
 def test_what_does_not_move_is_wrong(steps: list[dict[str, Any]], finding: str) -> None:
@@ -121,6 +122,25 @@ def test_several_exchanges_of_an_update_are_a_note() -> None:
     assert judge.exchange([gan] * 2) == RIGHT
 
 
+def test_a_pass_without_a_backward_exchanges_nothing() -> None:
+    forward = record(step(exchanged={"passes": 1, "values": 0, "backwards": 0}))
+    assert judge.exchange([forward] * 2).finding.startswith("update 0 exchanges no gradients on rank 0")
+
+
+def test_what_is_not_known_of_a_named_update_is_not_green() -> None:
+    unknown: dict[str, Any] = {"digests": {}, "gradients": {}, "largest": 0.0, "rates": [], "first_rates": []}
+    steps = [step(**unknown, after={"w": f"{number}"}) for number in range(2)]
+    own = record(*steps, update="engine:learn")
+    assert judge.moves([own] * 2).notes == ("gradients are not known, only that parameters change",)
+    still = record(steps[0], steps[0], update="engine:learn")
+    assert judge.moves([still] * 2).finding.startswith("no parameter changes in 2 updates on rank 0; check that")
+    assert "when engine:learn begins or ends" in judge_replay.gradient([own] * 2, own, [], "").unchecked
+    assert "engine:learn makes the updates" in judge_replay.schedule([own] * 2, own, "").unchecked
+    nothing = record(*(step(**unknown, after={}) for _ in range(2)), update="engine:learn")
+    assert judge.moves([nothing] * 2).unchecked == "neither gradients nor parameters are known"
+    assert judge.replicas([nothing] * 2).unchecked.startswith("parameters are not known")
+
+
 def test_replicas_are_equal_or_sharded() -> None:
     ranks = [record(step(after={"w": "1"})), record(step(after={"w": "2"}))]
     assert judge.replicas(ranks).finding.startswith("after update 0, 'w' on rank 1 is not that of rank 0")
@@ -143,6 +163,7 @@ def test_a_partition_is_right_and_padding_a_note() -> None:
     dropped = judge_data.data(loaders([0, 2, 4, 6], [1, 3, 5, 7], drops_last=True))
     assert dropped.finding == ""
     assert dropped.notes[0] == "2 of 10 rows of Rows are on no rank in the epoch that was seen"
+    assert judge_data.data(loaders(EVEN, ODD, replicas=1, rows_of_dataset=5)) == RIGHT  # a subset for each rank
 
 
 @pytest.mark.parametrize(
@@ -279,9 +300,10 @@ def test_steps_that_cannot_be_compared_are_not_judged() -> None:
         gradient(step(2.0, drew=1), step(1.0)).unchecked
         == "the model draws random numbers that are no dropout of torch's"
     )
-    assert gradient(step(2.0, in_step=2), step(1.0)).unchecked.startswith(
-        "the optimizer exchanges gradients in its own"
-    )
+    assert gradient(step(2.0, in_step=2), step(1.0)).finding  # ranks have it alike, so it was exchanged before
+    apart = [record(step(mine, in_step=2)) for mine in (2.0, 3.0)]
+    alone = record(step(1.0, rows=["a", "b", "a", "b"]))
+    assert judge_replay.gradient(apart, alone, (), "").unchecked.startswith("gradients are exchanged in the step its")
     other = judge_replay.gradient([record(step(2.0))] * 2, record(step(1.0, rows=["z"])), (), "")
     assert other.unchecked.startswith("step 0: the model is given other rows on one device")
     assert judge_replay.gradient([record(step())] * 2, None, (), "it did not run").unchecked == "it did not run"

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from suite.processes.failure import WorkerFailure
+from suite.script.main import lasting
 from tests.support.project import REPOSITORY
 
 START_S = 60.0
@@ -123,13 +124,25 @@ def test_a_script_runs_as_it_does_under_torchrun(ranks: Any, tmp_path: Path) -> 
     ("source", "said"),
     [
         ("raise ValueError('no such option')", "ValueError: no such option"),
-        ("print('nothing to do')", "the script ended and made no update: no torch optimizer's step was called"),
+        (
+            "print('nothing to do')",
+            "the script ended and made no update, and it printed 'nothing to do': the step of a torch optimizer was",
+        ),
         (
             "import torch.multiprocessing as mp\ndef work(rank): pass\nmp.spawn(work, nprocs=2)",
             "the script starts 2 processes by torch.multiprocessing.spawn, and here each of its ranks is started "
             "already: call work with LOCAL_RANK",
         ),
         ("import sys; sys.exit('Unable to locate sufficient GPUs')", "left with 'Unable to locate sufficient GPUs'"),
+        (
+            "import sys; print('Unable to locate sufficient GPUs'); sys.exit(0)",
+            "the script left with 0 and made no update, and it printed 'Unable to locate sufficient GPUs': the step of",
+        ),
+        (
+            "import os, subprocess\nsubprocess.run(['true'], env=os.environ)\n"
+            "subprocess.Popen(['true'], env=os.environ | {'LOCAL_RANK': '1'})",
+            "the script starts a process as local rank 1, and here each of its ranks is started already: use those of",
+        ),
     ],
 )
 def test_a_script_that_ends_before_it_can_be_timed_says_why(ranks: Any, tmp_path: Path, source: str, said: str) -> None:
@@ -145,10 +158,40 @@ def test_ranks_that_train_apart_are_not_timed(ranks: Any, tmp_path: Path) -> Non
 
 
 def test_a_script_that_makes_too_few_updates_says_how_many(ranks: Any, tmp_path: Path) -> None:
-    started = ranks(script(tmp_path, updates=10))
-    started.set_up()
-    with pytest.raises(WorkerFailure, match=r"ended after 10 update\(s\), and more are to be timed"):
-        started.window(20)
+    for argument, longer in (
+        ((), ", by epochs or steps"),
+        (("--max_steps", "10"), ": --max_steps 10 looks like how long"),
+    ):
+        started = ranks(script(tmp_path, updates=10), *argument)
+        started.set_up()
+        with pytest.raises(WorkerFailure) as caught:
+            started.window(20, lead_in=3)
+        said = "the script ended after 10 update(s), and at least 17 more are to be timed; let it train for longer"
+        assert said + longer in caught.value.cause
+
+
+def test_a_script_without_an_update_within_the_deadline_says_how_far_it_came(
+    ranks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.suite.script.test_timed.START_S", 10.0)
+    (tmp_path / "train.py").write_text("import time\nwhile True:\n    time.sleep(0.1)\n")
+    started = ranks("train.py")
+    started.group.start_timeout_s = 10.0
+    with pytest.raises(WorkerFailure, match="so far on rank 0: the step of a torch optimizer was not called; if so"):
+        started.set_up()
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["train.py", "--lr", "3", "--epochs", "2"], "--epochs 2"),
+        (["train.py", "--save_every_steps", "10", "--max_iters=5"], "--max_iters=5"),
+        (["-m", "pack.train", "trainer.max_steps=7"], "trainer.max_steps=7"),
+        (["train.py", "--eval_steps", "10", "--warmup-steps=5", "--epochs"], ""),
+    ],
+)
+def test_an_argument_looks_like_how_long_a_script_trains(words: list[str], found: str) -> None:
+    assert lasting(words) == found
 
 
 @pytest.mark.parametrize("update", ["train:descend", "engine:descend", "engine:Engine.descend"])
@@ -172,6 +215,17 @@ def test_a_loop_without_an_optimizer_of_torchs_names_its_update(ranks: Any, tmp_
     started.set_up()
     [timed] = started.window(10)
     assert 10 * 0.02e9 <= timed.duration_ns < 10 * 0.02e9 + 2e9
+
+
+def test_a_module_that_names_its_own_update_goes_by_its_full_name(ranks: Any, tmp_path: Path) -> None:
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "train.py").write_text(
+        "import torch\nnet = torch.nn.Linear(2, 1)\ndef descend(): net.zero_grad()\n"
+        "while True:\n    net(torch.ones(1, 2)).sum().backward()\n    descend()\n"
+    )
+    started = ranks("-m", "pack.train", update="pack.train:descend")
+    started.set_up()
+    assert started.window(3)[0].duration_ns > 0
 
 
 def test_a_script_that_a_commit_lacks_is_named(ranks: Any, tmp_path: Path) -> None:
