@@ -1,7 +1,8 @@
-"""Every script of tests/scripts that a run of all tests leaves out, and `pytest -m correctness --scaling-script`."""
+"""Scripts of tests/scripts, every one of them under `tox -e scripts`, and `pytest -m correctness --scaling-script`."""
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
@@ -11,14 +12,14 @@ from suite.checks.bench import Bench
 from suite.checks.script import AS_CUDA, check
 from suite.plan import scripts
 from suite.script.items import ITEMS
-from tests.scripts import FAST, FOLDER, Entry, entries, verify
+from tests.scripts import FOLDER, GATE, Entry, entries, verify
 from tests.scripts.test_scripts import BEGINNING
 from tests.support.project import Project
 
+CHOSEN = entries() if "SCALING_EVERY_SCRIPT" in os.environ else [each for each in entries() if each.name in GATE]
 
-@pytest.mark.parametrize(
-    "entry", [entry for entry in entries() if entry.name not in FAST], ids=lambda entry: entry.name
-)
+
+@pytest.mark.parametrize("entry", CHOSEN, ids=lambda entry: entry.name)
 def test_a_script_is_red_in_what_its_file_names(entry: Entry, bench: Bench) -> None:
     verify(entry, entry.check(bench))
 

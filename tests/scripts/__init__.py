@@ -1,6 +1,7 @@
 """Training scripts under test: right ones, and wrong ones with one mistake each, its source, and what it turns red.
 
-A few are checked in a run of all tests (`tests/scripts/test_scripts.py`), the others in `tests/end_to_end`.
+A few are checked in a run of all tests (`tests/scripts/test_scripts.py`), one of each kind in the gate
+(`tests/end_to_end/test_checked_scripts.py`), and all of them every night (`tox -e scripts`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from suite.script.items import ITEMS
 FOLDER = Path(__file__).parent
 BATCH = 16
 FAST = ("ddp", "accumulation_by_ranks", "mean_of_means", "never_wrapped", "no_sampler", "schedule_once_a_process")
+GATE = (  # a right one of each kind, and a wrong one for each item that `FAST` does not turn red
+    "fully_sharded", "gan", "iterable", "mixed_precision", "own_update",
+    "not_broadcast", "one_output", "same_dropout", "separate_groups", "split_without_seed", "thawed_after_wrapping",
+)  # fmt: skip
 # What is not checked of a right script; of most, because they draw no random numbers.
 UNCHECKED = {
     "workers": set[str](),
