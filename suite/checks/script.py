@@ -86,7 +86,7 @@ def _checked(run: _Run) -> Checked:
     begun = time.monotonic()
     run, told, notes = _recorded(run)
     run = replace(run, until_s=max(LEAST_S, SLOWER * run.k * (time.monotonic() - begun)))
-    notes += filter(None, [told[0]["note"]])
+    notes += filter(None, told[0]["notes"])
     replay, why = _replayed(run, told[0])
     judged = run.judge(replay, 0, why)
     if judged["gradient"].finding:

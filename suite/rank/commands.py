@@ -54,6 +54,7 @@ from suite.rank.timing import LossNotFinite
 from suite.room import accelerator
 from suite.script import isolation, recording
 from suite.script import judge as script_judge
+from suite.script.isolation import Kept
 from suite.script.timed import TimedScript
 
 Value = TypeVar("Value")
@@ -147,25 +148,28 @@ def setup(state: State, name: str, arm: dict[str, Any]) -> SetUp | Takeover:
     return SetUp(timed.gradient_bytes, timed.sample_flop)
 
 
-def _isolated(state: State, script: ScriptRun) -> tuple[ScriptRun, str]:
-    """Keep apart what a script will write; return it with its folder, and why that is not possible, or ""."""
+def _isolated(state: State, script: ScriptRun) -> tuple[ScriptRun, Kept]:
+    """Keep apart what a script will write; return it as it runs then."""
     scratch = Path(os.environ[FOLDER], "scripts", os.environ["TORCHELASTIC_RUN_ID"])
-    note = isolation.isolated(script.isolated, scratch, first=state.rank == 0)
+    begins = [script.directory, script.script_from or script.directory]
+    kept = isolation.isolated(script.isolated, scratch, begins, first=state.rank == 0)
     out = scratch / "out"
     out.mkdir(exist_ok=True)
-    return replace(script, words=tuple(word.replace(OUT, str(out)) for word in script.words)), note
+    words = tuple(word.replace(OUT, str(out)) for word in script.words)
+    directory, script_from = kept.moved(script.directory), script.script_from and kept.moved(script.script_from)
+    return replace(script, words=words, directory=directory, script_from=script_from), kept
 
 
 def _set_up_script(state: State, name: str, job: Job, script: ScriptRun) -> Takeover:
     devices = arms.settle(state.rank, job)
-    filled, note = _isolated(state, script)
+    filled, kept = _isolated(state, script)
     has_cores = bool(job.pinned) and devices[0].type == "cpu"
-    timed = TimedScript(devices, filled, has_cores=has_cores, cores=job.free_cores)
+    timed = TimedScript(devices, filled, kept, has_cores=has_cores, cores=job.free_cores)
     state.timed[name], state.unproven[name] = timed, job.apart
 
     def reach() -> SetUp:
         timed.reach()
-        return SetUp(timed.gradient_bytes, timed.sample_flop, note)
+        return SetUp(timed.gradient_bytes, timed.sample_flop, kept.note)
 
     return Takeover(timed.run, reach, timed.so_far)
 
@@ -176,9 +180,9 @@ def watch_script(state: State, arm: dict[str, Any]) -> Takeover:
     arms.settle(state.rank, job)
     # What is opened before the overlays are there is below them.
     folder = Path(f"/proc/self/fd/{os.open(job.folder, os.O_RDONLY)}") if sys.platform == "linux" else Path(job.folder)
-    filled, note = _isolated(state, job.script)
+    filled, kept = _isolated(state, job.script)
     watched = recording.Recording(replace(job, script=filled, folder=str(folder)), state.rank)
-    return Takeover(watched.run, lambda: {**watched.reach(), "note": note}, watched.so_far)
+    return Takeover(watched.run, lambda: {**watched.reach(), "notes": [kept.note, kept.changed()]}, watched.so_far)
 
 
 def judge_script(state: State, folder: str, ranks: int, replay: str, parts: int, why: str) -> dict[str, Any]:
@@ -226,9 +230,10 @@ def connections(state: State) -> Connected:
 
 def close(state: State, name: str) -> dict[str, Any]:
     """Close the trainer of the arm that was set up under this name, if one was: it may fail, and is told then."""
-    if (timed := state.timed.pop(name, None)) is not None:
+    timed = state.timed.pop(name, None)
+    if timed is not None:
         timed.close()
-    return {}
+    return {"note": timed.kept.changed()} if isinstance(timed, TimedScript) else {}
 
 
 def probe(state: State, name: str, steps: int, variant: dict[str, Any]) -> Probed:

@@ -448,7 +448,8 @@ class Sessions:
     def _close(self, groups: Groups, timed: Sequence[Arm]) -> None:
         """Let every timed trainer end what it has started; one that cannot has failed."""
         for arm in timed:
-            groups.request(arm, dict, "close", CLOSE_TIMEOUT_S, name=arm.id)
+            answers = groups.request(arm, dict, "close", CLOSE_TIMEOUT_S, name=arm.id) or ()
+            self._note({answer["note"] for answer in answers if answer.get("note")} - {*self._run.notes})
 
 
 def _same_cell(a: Arm, b: Arm) -> bool:

@@ -3,6 +3,9 @@
 The first rank enters a mount namespace of its own, as an unprivileged user together with a user namespace, and mounts
 an overlay on each folder: reading goes through to the user's files, and what is written stays in a folder of the
 session. The other ranks enter the same namespace, so that they see what the first one writes. Linux only.
+
+Where the kernel refuses that, as in many containers, the ranks work in a copy of the folder that they begin in, if it
+is small enough, and what has changed all the same is named afterwards.
 """
 
 from __future__ import annotations
@@ -10,13 +13,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 CLONE_FS, CLONE_NEWNS, CLONE_NEWUSER = 0x00000200, 0x00020000, 0x10000000
 MS_REC, MS_PRIVATE = 0x4000, 1 << 18
-JOINING_S = 30.0  # in which the first rank mounts: it is one of processes that start together
+JOINING_S = 30.0  # in which the first rank mounts or copies: it is one of processes that start together
+MOST_BYTES, MOST_FILES = 256 * 10**6, 20_000  # of a folder that is copied
+MOST_WATCHED = 200_000  # files whose changes are named
+MOST_NAMED = 5
+NOT_COPIED = shutil.ignore_patterns("__pycache__", ".pytest_cache")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _SEPARATORS = str.maketrans({":": r"\:", ",": r"\,", "\\": r"\\"})  # in an overlay's options
 
@@ -25,33 +34,110 @@ class NotIsolated(OSError):
     """The kernel refuses namespaces or overlays here."""
 
 
-def isolated(folders: Sequence[str], scratch: Path, *, first: bool) -> str:
-    """Put overlays on folders, for this thread and what it starts; return "", or what it means where that is refused.
+@dataclass(frozen=True)
+class Kept:
+    """How what a script writes is kept apart.
 
-    A user that is not root needs a process of one thread for it.
+    Attributes:
+        why_not: why there are no overlays; "" where there are.
+        copies: of folders that the script begins in, by the original.
+    """
+
+    why_not: str = ""
+    copies: Mapping[str, str] = field(default_factory=dict)
+    _before: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    _watched: tuple[str, ...] = ()
+
+    @property
+    def note(self) -> str:
+        """What it means for the user's files."""
+        if not self.why_not:
+            return ""
+        begun = f"overlays are refused here ({self.why_not}), so that "
+        if self.copies:
+            return f"{begun}the script runs in a copy of {', '.join(self.copies)}; elsewhere what it writes stays"
+        return f"{begun}what the script writes is not kept apart: it may change {self._watched[0]}"
+
+    def moved(self, folder: str) -> str:
+        """Return where a folder is for the script."""
+        for original, copy in self.copies.items():
+            if _inside(os.path.realpath(folder), original):
+                return os.path.join(copy, os.path.relpath(os.path.realpath(folder), original))
+        return folder
+
+    def changed(self) -> str:
+        """Return in words what has changed in the user's folders; "" for nothing, and for what is not watched."""
+        if not self._before:
+            return ""
+        after = _seen(self._watched)
+        names = sorted(name for name in {*self._before, *after} if self._before.get(name) != after.get(name))
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        return f"while the script ran, these files changed: {', '.join(names[:MOST_NAMED])}{more}" if names else ""
+
+
+def isolated(folders: Sequence[str], scratch: Path, begins: Sequence[str] = (), *, first: bool) -> Kept:
+    """Keep folders as they are, for this thread and what it starts: by overlays, or by a copy of where it begins.
+
+    A user that is not root needs a process of one thread for an overlay.
 
     Args:
         folders: that the script may write to; those that do not exist are left out.
         scratch: of this group of ranks; it may not exist yet.
-        first: whether this rank mounts, and the others follow it.
+        begins: its working directory and others whose relative paths it uses.
+        first: whether this rank mounts or copies, and the others follow it.
     """
     scratch.mkdir(parents=True, exist_ok=True)
-    marker = scratch / "mounted"
+    marker, kept = scratch / "mounted", _outermost(folders)
     try:
         if not first:
             _follow(marker)
-            return ""
-        try:
-            _enter_own()
-            for number, folder in enumerate(_outermost(folders)):
-                _overlay(folder, scratch / f"layer-{number}")
-        except OSError as error:
-            _write(marker, f"refused: {error.strerror or error}")
-            raise
+            return Kept()
+        _enter_own()
+        for number, folder in enumerate(kept):
+            _overlay(folder, scratch / f"layer-{number}")
         _write(marker, str(os.getpid()))
     except OSError as error:
-        return f"what the script writes is not kept apart ({error.strerror}): it may change {folders[0]}"
-    return ""
+        copies = {
+            folder: str(scratch / f"copy-{number}")
+            for number, folder in enumerate(kept)
+            if any(_inside(os.path.realpath(begin), folder) for begin in begins) and _is_small(folder)
+        }
+        before = _seen(kept) if first else {}
+        if first:
+            for folder, copy in copies.items():
+                shutil.copytree(folder, copy, symlinks=True, ignore=NOT_COPIED)
+            _write(marker, f"refused: {error.strerror or error}")
+        return Kept(error.strerror or str(error), copies, before, tuple(kept))
+    return Kept()
+
+
+def _is_small(folder: str) -> bool:
+    count = size = 0
+    for count, path in enumerate(_files(folder), 1):
+        with contextlib.suppress(OSError):
+            size += path.stat(follow_symlinks=False).st_size
+        if count > MOST_FILES or size > MOST_BYTES:
+            return False
+    return True
+
+
+def _seen(folders: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Return when the files of folders were changed, in ns, and their sizes; nothing where they are too many."""
+    found = {}
+    for path in (path for folder in folders for path in _files(folder)):
+        with contextlib.suppress(OSError):
+            about = path.stat(follow_symlinks=False)
+            found[str(path)] = about.st_mtime_ns, about.st_size
+        if len(found) > MOST_WATCHED:
+            return {}
+    return found
+
+
+def _files(folder: str) -> Iterator[Path]:
+    for root, folders, names in os.walk(folder):
+        ignored = NOT_COPIED(root, folders)
+        folders[:] = [name for name in folders if name not in ignored]
+        yield from (Path(root, name) for name in names)
 
 
 def _outermost(folders: Sequence[str]) -> list[str]:

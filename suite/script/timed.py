@@ -24,6 +24,7 @@ from reference.per_device import synchronize
 from suite.processes.jobs import ScriptRun
 from suite.room import accelerator, quiet
 from suite.script.apart import Apart
+from suite.script.isolation import Kept
 from suite.script.main import lasting, of_end, run_as_main, so_far
 from suite.script.named import NamedUpdates
 from suite.script.resident import Resident
@@ -49,6 +50,7 @@ class TimedScript:
     Attributes:
         devices: of this rank.
         has_cores: whether nobody else has work for its cores.
+        kept: how what it writes is kept apart.
         sample_flop: 0, because what a sample takes is not known.
         unfed: why the last probe has timed nothing; "" where it has.
     """
@@ -56,9 +58,10 @@ class TimedScript:
     sample_flop = 0
 
     def __init__(
-        self, devices: Sequence[torch.device], script: ScriptRun, *, has_cores: bool, cores: Sequence[int]
+        self, devices: Sequence[torch.device], script: ScriptRun, kept: Kept, *, has_cores: bool, cores: Sequence[int]
     ) -> None:
         """Keep what is needed; `cores` are for the processes that the script starts."""
+        self.kept = kept
         self.devices, self.has_cores = list(devices), has_cores
         self._script, self._cores = script, cores
         self._turn = threading.Condition()

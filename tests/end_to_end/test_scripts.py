@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from statistics import median
+from textwrap import dedent, indent
 
 import pytest
 
@@ -11,6 +15,17 @@ from tests.support.project import REPOSITORY, Project, needs_two_cores
 from tests.support.repositories import Repository
 
 DDP = REPOSITORY / "tests" / "scripts" / "right" / "ddp.py"
+# A user namespace in which no other one can be made, and no right to mount.
+REFUSES = (
+    "unshare", "--user", "--map-root-user", "sh", "-c",
+    "echo 0 >/proc/sys/user/max_user_namespaces"
+    ' && exec setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin --no-new-privs "$@"',
+    "sh",
+)  # fmt: skip
+needs_refusal = pytest.mark.skipif(
+    shutil.which("setpriv") is None or subprocess.run([*REFUSES, "true"], capture_output=True).returncode != 0,
+    reason="this machine makes no user namespaces",
+)
 COMMAND = "train.py --batch_size {batch} --width 64 --out_dir {out}"
 
 
@@ -105,3 +120,33 @@ def test_the_parts_of_a_scripts_step_are_timed_and_its_feed_apart(project: Proje
     assert median(resident) < 16 * 2e6 <= min(fed)
     gap_ms = 1e3 * (fall.measured_s.estimate - fall.ideal_s.estimate)
     assert sum(step_ms.values()) == pytest.approx(gap_ms)
+
+
+@needs_refusal
+def test_where_overlays_are_refused_a_script_runs_in_a_copy(project: Project) -> None:
+    """As in a container without rights: what the script writes to its folder is gone, and another file is named."""
+    cache = project.path / "home" / ".cache"
+    cache.mkdir(parents=True)
+    writes = """\
+        if dist.get_rank() == 0:
+            open("snapshot.txt", "x").close()
+            open(__import__("os").path.expanduser("~/.cache/kept.txt"), "w").close()
+    """
+    text = DDP.read_text().replace(
+        "    torch.manual_seed(0)\n", indent(dedent(writes), "    ") + "    torch.manual_seed(0)\n"
+    )
+    (project.path / "train.py").write_text(text)
+    options = ("--scaling-devices=cpu:1", "--scaling-script=train.py", "--scaling-budget=5")
+    pytest = (sys.executable, "-m", "pytest", "-p", "suite.plugin", "--pyargs", "suite.benchmarks.test_scaling")
+    done = subprocess.run(
+        [*REFUSES, *pytest, "-m", "scaling", *options],
+        cwd=project.path,
+        env=os.environ | {"HOME": str(cache.parent), "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert done.returncode == 0, done.stdout
+    assert not (project.path / "snapshot.txt").exists()
+    assert f"the script runs in a copy of {project.path}; elsewhere what it writes stays" in done.stdout
+    assert f"while the script ran, these files changed: {cache / 'kept.txt'}" in done.stdout
