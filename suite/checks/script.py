@@ -89,7 +89,7 @@ def _checked(run: _Run) -> Checked:
     notes += filter(None, told[0]["notes"])
     replay, why = _replayed(run, told[0])
     judged = run.judge(replay, 0, why)
-    if judged["gradient"].finding:
+    if judged["gradient"].finding and not judged["exchange"].finding:  # which explains it
         with suppress(WorkerFailure):  # they only explain
             for rank in range(run.k):
                 run.watch(1, str(rank))

@@ -60,9 +60,9 @@ def install(gpus: int) -> None:
         (device_mesh, "init_device_mesh"),
         (torch, "load"),
         (torch, "set_default_device"),
-        (torch, "Generator"),
     ):
         setattr(module, name, _on_cpu(getattr(module, name)))
+    vars(torch)["Generator"] = class_on_cpu(torch.Generator)
     wrapper: Any = DistributedDataParallel
     init = wrapper.__init__
 
@@ -110,6 +110,19 @@ def _on_cpu(call: Callable[..., Any]) -> Callable[..., Any]:
         return call(*map(_cpu, args), **{name: _cpu(value) for name, value in kwargs.items()})
 
     return on_cpu
+
+
+def class_on_cpu(kind: Any) -> Any:
+    """Return a class that makes instances of another one on the CPU, and otherwise stands for it in any annotation."""
+
+    class OnCpu(type(kind)):  # type: ignore[misc]
+        def __call__(cls, device: Any = "cpu") -> Any:
+            return kind(_cpu(device, numbers=True))
+
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, kind)
+
+    return OnCpu(kind.__name__, (kind,), {"__module__": kind.__module__, "__doc__": kind.__doc__})
 
 
 def _answer(module: Any, name: str, answer: Any) -> None:

@@ -67,6 +67,7 @@ class Forwards:
         self._begun: dict[str, str] = {}
         self._values: dict[str, Tensor] = {}
         self._misfits: list[str] = []
+        self._unwritten: list[str] = []
         self._generators = ""
         self._sharded = self._returns_loss = False
 
@@ -111,6 +112,7 @@ class Forwards:
             "begun": self._begun,
             "values": self._values,
             "misfits": self._misfits,
+            "unwritten": self._unwritten,
             "generators": self._generators,
             "sharded": self._sharded,
         }
@@ -160,6 +162,8 @@ class Forwards:
         self._sharded = self._sharded or is_sharded(parameters.values())
         for name, tensor in named.items():
             value = whole(tensor)
+            if value.is_floating_point() and bool(value.isnan().any()):
+                self._unwritten.append(name)
             if name in parameters:
                 self._begun[name] = trees.digest(value)
             if self._keeps_values:

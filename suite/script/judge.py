@@ -65,6 +65,12 @@ def start(ranks: Sequence[Record]) -> Verdict:
     if not ranks[0]["begun"]:
         return Verdict(unchecked="no module was called in training mode with gradients")
     for rank, record in enumerate(ranks):
+        if unwritten := record.get("unwritten"):
+            return Verdict(
+                f"rank {rank} begins with {len(unwritten)} parameter(s) or buffer(s) that are not numbers, such as "
+                f"{unwritten[0]!r}; write all of them before training, also those of modules inside of others",
+                ("to_empty leaves memory as it is, and reset_parameters was not called for every module",),
+            )
         if other := _first_other(ranks[0]["begun"], record["begun"]):
             return Verdict(
                 f"rank {rank} begins with another {other!r} than rank 0; seed all ranks alike before the model is "
@@ -102,6 +108,8 @@ def moves(ranks: Sequence[Record]) -> Verdict:
         for number, update in enumerate(updates):
             if not all(step["finite"] for step in update):
                 said = f"update {number}: a gradient on rank {rank} is infinite or not a number"
+                if record.get("unwritten"):
+                    return Verdict(f"{said}, as are weights that it begins with: see the item 'start'")
                 return (
                     Verdict(notes=(f"{said}: {DIVERGES}",))
                     if record["batch_norm"]

@@ -39,7 +39,7 @@ def data(ranks: Sequence[Record]) -> Verdict:
     notes = [note for verdict in verdicts for note in (*verdict.notes, verdict.unchecked) if note]
     return Verdict(
         ". ".join(verdict.finding for verdict in findings),
-        tuple(bug for verdict in findings for bug in verdict.looks_like),
+        tuple(dict.fromkeys(bug for verdict in findings for bug in verdict.looks_like)),
         tuple(dict.fromkeys(notes)),
         "" if findings else given.unchecked,
     )
@@ -105,13 +105,22 @@ def _of_indices(loaders: Sequence[Loader]) -> Verdict:
     return Verdict(notes=tuple(notes))
 
 
+def _is_split_apart(loaders: Sequence[Loader]) -> bool:
+    """Return whether ranks draw from other subsets of their data set."""
+    return len({loader.get("subset", "") for loader in loaders}) > 1
+
+
 def _remedy(loaders: Sequence[Loader]) -> str:
+    if _is_split_apart(loaders) and loaders[0]["replicas"] == len(loaders):
+        return "split the data alike on all ranks, from one seed"
     if loaders[0]["replicas"] == len(loaders):
         return "give the DistributedSampler of all ranks the same seed, data set and epoch"
     return "give each rank its own part by a DistributedSampler with as many replicas as ranks"
 
 
 def _forms(loaders: Sequence[Loader]) -> tuple[str, ...]:
+    if _is_split_apart(loaders):
+        return ("a random_split without a seed (Lightning-AI/pytorch-lightning#7728)",)
     if loaders[0]["replicas"] == len(loaders):
         return ("a DistributedSampler whose seed differs between ranks (NVlabs/LongLive#71)",)
     return ("no DistributedSampler (PatrickHua/SimSiam#16)",) if loaders[0]["replicas"] == 1 else ()

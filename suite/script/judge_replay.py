@@ -26,6 +26,10 @@ OWN_MEANS = (
     "or clips before the exchange (mindspore-lab/mindcv#603)"
 )
 HIDDEN = "begins or ends; name the function that comes after the backward, and leave gradients in the parameters"
+WEIGHED = (
+    "a sum of the ranks' own gradients that weighs them otherwise than one device weighs their rows: each divides by "
+    "its own count (huggingface/transformers#34242)"
+)
 BYTES_16 = 4 * torch.finfo(torch.bfloat16).eps  # what a few roundings to 16 bits make of a number
 
 
@@ -108,10 +112,14 @@ def schedule(ranks: Sequence[Record], replay: Record | None, why: str) -> Verdic
     wrong = [at for at, (one, other) in enumerate(zip(factors, others, strict=True)) if not _same(one, other)]
     if not wrong:
         return Verdict(notes=rule)
+    every = (
+        all(_same(own, others[k * at]) for at, own in enumerate(factors) if k * at < len(others)) and len(others) > k
+    )
     if ranks[0]["batches"] != replay["batches"]:
+        advances = f"; each rate is the one that one device has after {k} times as many updates" if every else ""
         return Verdict(
             unchecked=f"an epoch has {ranks[0]['batches']} minibatches on a rank and {replay['batches']} on one "
-            "device, and a schedule may depend on them: leave the batch to the command, by {batch}"
+            f"device, and a schedule may depend on them: leave the batch to the command, by {{batch}}{advances}"
         )
     times = [one / other for at in wrong for one, other in zip(factors[at], others[at], strict=False) if other]
     if not any(here) and times and _same(times, times[:1] * len(times)):
@@ -119,13 +127,12 @@ def schedule(ranks: Sequence[Record], replay: Record | None, why: str) -> Verdic
             unchecked=f"rates are set by hand and begin at 0, and all are {times[0]:.6g} times those of one device: a "
             f"rule for {k} ranks, or a schedule that counts the work of all of them"
         )
-    every = all(_same(own, others[k * at]) for at, own in enumerate(factors) if k * at < len(others))
     told, right = (_said(side[wrong[0]]["rates"]) for side in (mine, alone))
     return Verdict(
         f"update {wrong[0]}: the groups' rates are {told} on {k} ranks, and {right} on one device; a schedule must "
         "advance once an update, and count what all ranks do",
         (f"the schedule advances {k} times an update, once for each process (huggingface/accelerate#2926)",)
-        if every and len(others) > k
+        if every
         else (),
         rule,
     )
@@ -243,11 +250,27 @@ def _forms(
         candidates[OWN_MEANS] = torch.stack(list(parts)).sum(0) / k
         candidates["the gradient of rank 0's rows alone: no exchange"] = parts[0]
     lines = [line for line, made in candidates.items() if _alike(actual, made) and not _alike(made, right)]
+    if not lines and len(parts) == k and _is_mixed(actual, torch.stack(list(parts), 1)):
+        lines = [WEIGHED]
     square = float(right @ right)
     factor = float(actual @ right) / square if square else 0.0
     if not lines and _alike(actual, factor * right):
         lines = [f"{factor:.6g} times the right gradient"]
     return tuple(lines)
+
+
+def _is_mixed(actual: Tensor, parts: Tensor) -> bool:
+    """Return whether a gradient is a sum of the ranks' own, each times a positive number of its own.
+
+    Args:
+        actual: of n entries.
+        parts: of shape (n, k).
+    """
+    n, k = parts.shape
+    if n <= 2 * k or not bool(parts.isfinite().all()):
+        return False
+    weights = torch.linalg.lstsq(parts, actual.unsqueeze(1)).solution.squeeze(1)
+    return bool((weights > ALIKE).all()) and _alike(actual, parts @ weights)
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:

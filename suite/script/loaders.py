@@ -49,6 +49,7 @@ def _described(loader: DataLoader[Any], draws: Draws, *, trains: bool) -> dict[s
         known = {
             "length": len(base),
             "rows_of_dataset": len(of_base),
+            "subset": "" if isinstance(of_base, range) else trees.digest(torch.tensor(of_base)),
             "rows": None if rows is None else torch.tensor(rows, dtype=torch.int64),
             "everything": torch.tensor(everything, dtype=torch.int64),
             "prints": prints,
