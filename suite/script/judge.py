@@ -50,7 +50,8 @@ def world(ranks: Sequence[Record]) -> Verdict:
         if not record["world"]:
             return Verdict(
                 f"rank {rank} trains without a process group, and {len(ranks)} ranks were started; call "
-                "torch.distributed.init_process_group() before the model is wrapped"
+                "torch.distributed.init_process_group() before the model is wrapped, or tell its framework to use the "
+                "ranks that torchrun started"
             )
         if record["world"] != len(ranks):
             return Verdict(
