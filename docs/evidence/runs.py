@@ -91,7 +91,7 @@ DEADLINE_S = 1800.0  # of a run
 ONE_CELL = ("--scaling-devices", "cpu:2", "--scaling-world-sizes", "2", "--scaling-mode", "strong")
 
 SCRIPT = Path("docs/examples/digits.py")
-OF_A_SCRIPT = (*ONE_CELL, "--scaling-script", f"{SCRIPT} --batch_size {{batch}}", "--scaling-batch", "256")
+OF_A_SCRIPT = (*ONE_CELL, "--scaling-script", f"{SCRIPT} --batch_size {{batch}}", "--scaling-batch", "96")
 STEP = "            optimizer.zero_grad()\n", "            optimizer.step()\n"  # its first line and its last one
 
 SHOWN = (Outcome.FAIL, Outcome.PASS, Outcome.INCONCLUSIVE, Outcome.ERROR)

@@ -90,10 +90,10 @@ def operators(answers: Sequence[Traced]) -> list[Operator]:
 
 
 def parts(answers: Sequence[Traced]) -> str:
-    """Say how long a traced step took on the slowest rank, and its parts on the host, as means over ranks."""
+    """Say how long a traced step took on the slowest rank, and its parts on the host, if known, as means over ranks."""
     means = {name: fmean(answer.parts_ms[name] for answer in answers) for name in answers[0].parts_ms}
     split = ", ".join(f"{name} {mean_ms:.1f}" for name, mean_ms in means.items())
-    return f"{max(answer.step_ms for answer in answers):.1f} ms a step while traced ({split})"
+    return f"{max(answer.step_ms for answer in answers):.1f} ms a step while traced" + (split and f" ({split})")
 
 
 def table(ran: Sequence[Operator], width: int) -> str:

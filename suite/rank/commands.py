@@ -161,10 +161,7 @@ def _isolated(state: State, script: ScriptRun) -> tuple[ScriptRun, Kept]:
 
 
 def _set_up_script(state: State, name: str, job: Job, script: ScriptRun) -> Takeover:
-    devices = arms.settle(state.rank, job)
-    filled, kept = _isolated(state, script)
-    has_cores = bool(job.pinned) and devices[0].type == "cpu"
-    timed = TimedScript(devices, filled, kept, has_cores=has_cores, cores=job.free_cores)
+    timed, kept = _timed_script(state, job, script)
     state.timed[name], state.unproven[name] = timed, job.apart
 
     def reach() -> SetUp:
@@ -174,12 +171,23 @@ def _set_up_script(state: State, name: str, job: Job, script: ScriptRun) -> Take
     return Takeover(timed.run, reach, timed.so_far)
 
 
+def _timed_script(state: State, job: Job, script: ScriptRun) -> tuple[TimedScript, Kept]:
+    devices = arms.settle(state.rank, job)
+    filled, kept = _isolated(state, script)
+    has_cores = bool(job.pinned) and devices[0].type == "cpu"
+    return TimedScript(devices, filled, kept, has_cores=has_cores, cores=job.free_cores), kept
+
+
+def _below(folder: str) -> Path:
+    """Return a folder as it is below the overlays that come, so that what is written to it stays."""
+    return Path(f"/proc/self/fd/{os.open(folder, os.O_RDONLY)}") if sys.platform == "linux" else Path(folder)
+
+
 def watch_script(state: State, arm: dict[str, Any]) -> Takeover:
     """Run a script for a few updates and write what it does, as `suite.script.recording.Recording` does."""
     job = read(WatchedScript, arm)
     arms.settle(state.rank, job)
-    # What is opened before the overlays are there is below them.
-    folder = Path(f"/proc/self/fd/{os.open(job.folder, os.O_RDONLY)}") if sys.platform == "linux" else Path(job.folder)
+    folder = _below(job.folder)
     filled, kept = _isolated(state, job.script)
     watched = recording.Recording(replace(job, script=filled, folder=str(folder)), state.rank)
     return Takeover(watched.run, lambda: {**watched.reach(), "notes": [kept.note, kept.changed()]}, watched.so_far)
@@ -253,12 +261,23 @@ def count(state: State, name: str, steps: int) -> Counted:
     return timed.count(steps)
 
 
-def trace(state: State, arm: dict[str, Any], warm_up: int, steps: int, path: str) -> Traced:
+def trace(state: State, arm: dict[str, Any], warm_up: int, steps: int, path: str) -> Traced | Takeover:
     """Trace steps of an arm after a warm-up, into the file `path` with this rank's suffix."""
-    job = read(Job, arm)
-    with contextlib.closing(profiling.TracedArm(state.rank, state.devices(job), job)) as traced:
-        traced.window(warm_up)
-        return profiling.trace(traced, steps, Path(f"{path}-rank{state.rank}.json.gz"))
+    job, name = read(Job, arm), f"{os.path.basename(path)}-rank{state.rank}.json.gz"
+    if job.script is None:
+        with contextlib.closing(profiling.TracedArm(state.rank, state.devices(job), job)) as traced:
+            traced.window(warm_up)
+            return profiling.trace(traced, steps, Path(os.path.dirname(path), name))
+    folder = _below(os.path.dirname(path))
+    timed, _ = _timed_script(state, job, job.script)
+
+    def reach() -> Traced:
+        with contextlib.closing(timed):
+            timed.reach()
+            timed.window(warm_up)
+            return profiling.trace(timed, steps, folder / name)
+
+    return Takeover(timed.run, reach, timed.so_far)
 
 
 def _beside_others(timed: arms.TimedArm | TimedScript, act: Callable[[], Value]) -> tuple[Value, int | None]:

@@ -2,7 +2,7 @@
 
 The trace has CPU activities of every thread, because a trainer of several CPU devices in one process has a thread for
 each, and CUDA activities on CUDA devices. Two annotations mark the parts of a step: `feed` (drawing the minibatch) and
-`step` (the trainer's own: forward, backward, exchange, update).
+`step` (the trainer's own: forward, backward, exchange, update). A script's steps have none.
 
 Not covered: Python frames, tensor shapes and memory, whose recording would slow small steps most.
 """
@@ -17,6 +17,7 @@ from torch.profiler import DeviceType, ProfilerActivity, profile, record_functio
 from suite.processes.answers import Operator, Traced
 from suite.rank.arm import TimedArm
 from suite.rank.counting import EVERY_THREAD
+from suite.script.timed import TimedScript
 
 FEED = "feed"
 STEP = "step"
@@ -32,7 +33,7 @@ class TracedArm(TimedArm):
             return self._train(self.trainer.step, X, y, self.global_batch)
 
 
-def trace(arm: TracedArm, steps: int, path: Path) -> Traced:
+def trace(arm: TracedArm | TimedScript, steps: int, path: Path) -> Traced:
     """Trace one window of steps and write it as a Chrome trace.
 
     Args:

@@ -84,7 +84,8 @@ def correctness(record: Record) -> str:
 
 def trace(record: Record, cell: CellRecord) -> str:
     """Return the command that looks into the steps of one cell."""
-    return shlex.join(["python", "-m", "suite", "trace", *_with(_repeat(record), _MEASURING), *_cells([cell])])
+    kept = (*_MEASURING, "script", "batch") if cell.runs_script else _MEASURING
+    return shlex.join(["python", "-m", "suite", "trace", *_with(_repeat(record), kept), *_cells([cell])])
 
 
 def weak(record: Record, cell: CellRecord) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,8 +12,9 @@ from textwrap import dedent, indent
 
 import pytest
 
-from tests.support.project import REPOSITORY, Project, needs_two_cores
+from tests.support.project import REPOSITORY, Project, needs_two_cores, run_suite
 from tests.support.repositories import Repository
+from tests.support.traces import events
 
 DDP = REPOSITORY / "tests" / "scripts" / "right" / "ddp.py"
 # A user namespace in which no other one can be made, and no right to mount.
@@ -120,6 +122,19 @@ def test_the_parts_of_a_scripts_step_are_timed_and_its_feed_apart(project: Proje
     assert median(resident) < 16 * 2e6 <= min(fed)
     gap_ms = 1e3 * (fall.measured_s.estimate - fall.ideal_s.estimate)
     assert sum(step_ms.values()) == pytest.approx(gap_ms)
+
+
+def test_every_rank_of_a_script_leaves_a_trace(project: Project) -> None:
+    (project.path / "train.py").write_text(DDP.read_text())
+    script = ("--scaling-script=train.py --batch_size {batch}", "--scaling-batch=64", "--scaling-devices=cpu:2")
+    done = run_suite(project.path, "trace", *script, "--scaling-mode=strong", "--scaling-world-sizes=2")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"trace: train-train-strong-2: \d+\.\d ms a step while traced\n", done.stdout)
+    files = sorted(project.path.glob("reports/*/traces/*/*.json.gz"))
+    assert [path.name for path in files] == [f"train-train-strong-2-rank{rank}.json.gz" for rank in (0, 1)]
+    for path in files:
+        names = [event["name"] for event in events(path)]
+        assert sum(name.startswith("Optimizer.step") for name in names) == 5
 
 
 @needs_refusal

@@ -134,6 +134,13 @@ class TestCommands:
         again = options.read(project.config(*shlex.split(made[0])[1:]))
         assert [workload.name for workload in again.workloads] == ["mine"]
 
+    def test_the_trace_of_a_script_has_its_command(self) -> None:
+        script = ["--scaling-script=train.py --batch_size {batch}", "--scaling-batch=64"]
+        cells = [records.cell(trainer="train", workload="train"), records.cell()]
+        record = records.make(cells=cells, repeat=("-m", "scaling", *script))
+        ofs = [shlex.split(commands.trace(record, cell)) for cell in record.cells]
+        assert [[word for word in words if word in script] for words in ofs] == [script, []]
+
     @pytest.mark.parametrize(
         ("typed", "budget"),
         [([], []), (["-o", "scaling_budget=60", "-o", "scaling_profile=quick"], ["--scaling-budget=1800"])],
