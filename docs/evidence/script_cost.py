@@ -2,11 +2,13 @@
 
     python -m docs.evidence.script_cost                     # a step of about 10 ms
     python -m docs.evidence.script_cost --compile
+    python -m docs.evidence.script_cost --within            # in one process, with and without what counts updates
 
 runs one script by itself and under the suite, in fresh processes that take turns, and prints by how much longer a step
 takes under the suite: by the script's own clock, the median of its last steps in each process, and the mean ratio of
-neighbouring runs with a 95 % interval. A compiled net's frames are counted after the warm-up and at the end. Do not use
-the machine for anything else.
+neighbouring runs with a 95 % interval. A compiled net's frames are counted after the warm-up and at the end. Processes
+differ by more than the suite costs, so `--within` lets one process take turns: windows of 25 steps in which updates are
+counted as in a timed window, and windows in which nobody counts. Do not use the machine for anything else.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from suite.processes.pool import Pool
 from suite.verdict.metrics import from_values
 
 WARM, STEPS = 50, 250
+TURNS = 641  # windows of 25 steps; what is before the first is not one
 TIMEOUT_S = 300.0
 SCRIPT = f"""\
 import json, statistics, sys, time
@@ -41,11 +44,20 @@ dist.init_process_group("gloo")
 torch.manual_seed(0)
 net = DistributedDataParallel(torch.nn.Sequential(
     torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 512), torch.nn.ReLU(), torch.nn.Linear(512, 1)))
-if sys.argv[2:]:
+if "compile" in sys.argv:
     net = torch.compile(net)
 optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
 X, took, frames = torch.randn(128, 256), [], 0
-for step in range({WARM + STEPS} + 100):
+windows, updates = [], None
+for step in range({WARM + STEPS} + 100 if "within" not in sys.argv else 25 * {TURNS}):
+    if "within" in sys.argv and step % 25 == 0:
+        windows.append(took[-20:])  # the first ones after a change are left out
+        if updates is None:
+            from suite.script.updates import Updates
+            updates = Updates(lambda: None)
+        else:
+            updates.close()
+            updates = None
     begun = time.perf_counter()
     optimizer.zero_grad()
     net(X).square().mean().backward()
@@ -56,6 +68,8 @@ for step in range({WARM + STEPS} + 100):
     if step == {WARM + STEPS}:
         found = [statistics.median(took[{WARM}:]), frames, counters["frames"]["ok"]]
         open(sys.argv[1], "w").write(json.dumps(found))
+if "within" in sys.argv:
+    open(sys.argv[1], "w").write(json.dumps([statistics.median(window) for window in windows[1:]]))
 """
 
 
@@ -70,6 +84,7 @@ def by_itself(folder: Path, words: list[str]) -> None:
     }
     with listen() as free:
         torchrun |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free.getsockname()[1]}
+    torchrun["PYTHONPATH"] = ROOT
     environment = os.environ | {name: str(value) for name, value in torchrun.items()}
     subprocess.run([sys.executable, *words], cwd=folder, env=environment, check=True, timeout=TIMEOUT_S)
 
@@ -97,12 +112,32 @@ def under_the_suite(pool: Pool, name: str, folder: Path, words: list[str]) -> No
     group.close()
 
 
+def within() -> str:
+    """Return the row of one process that takes turns."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "train.py").write_text(SCRIPT, encoding="utf-8")
+        by_itself(Path(folder), ["train.py", "said.json", "within"])
+        step_s = json.loads((Path(folder) / "said.json").read_text())
+    counted, alone = step_s[0::2], step_s[1::2]
+    ratios = [math.log(one / other) for one, other in zip(counted, alone, strict=False)]
+    mean = from_values(ratios)
+    shown = [f"{math.expm1(value):+.2%}" for value in (mean.estimate, mean.low, mean.high) if value is not None]
+    return (
+        f"a step of {1e3 * statistics.median(alone):.1f} ms takes {shown[0]} [{', '.join(shown[1:])}] longer while its "
+        f"updates are counted, by {len(ratios)} pairs of windows"
+    )
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description="What it costs a script to be timed.")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--compile", action="store_true", help="of a compiled net")
+    parser.add_argument("--within", action="store_true", help="in one process")
     options = parser.parse_args()
+    if options.within:
+        print(within())
+        return
     ratios, own_ms, frames = list[float](), list[float](), set[tuple[int, int]]()
     with tempfile.TemporaryDirectory() as said, tempfile.TemporaryDirectory() as project:
         (Path(project) / "train.py").write_text(SCRIPT, encoding="utf-8")
