@@ -312,6 +312,8 @@ def _window(
             answers = group.request(Probed, "probe", timeout_s, name=arm.id, steps=steps, variant=told)
             if not any(answer.unclean for answer in answers):
                 break
+        else:  # a window that holds an evaluation or a checkpoint says nothing of a step
+            return None
     except WorkerFailure as failure:
         run.unprobed[arm, point] = failure.cause
         if failure.timed_out:  # the trainer's other world sizes would each take as long to show the same
@@ -427,7 +429,8 @@ def _notes(run: Observations, target: Target, fall: Waterfall) -> Iterable[str]:
     """Yield why causes could not be told apart."""
     by_role = target.arms(run)
     if target.cell.runs_script:
-        yield f"{target.cell.trainer}'s ranks exchange nothing in torch's fake group, with what wraps its model"
+        if target.cell.mode == "strong":
+            yield "what wraps a script's model is in the time of a rank alone, so overhead and small batch are one bar"
     elif any("overhead" in bar.causes and len(bar.causes) > 1 for bar in fall.bars):
         trainer = by_role["own"].trainer
         if not run.trainers[target.side, trainer].unsynced:

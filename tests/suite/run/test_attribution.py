@@ -12,6 +12,8 @@ import pytest
 
 from suite.plan import cells
 from suite.plan.cells import PLAIN, Arm, Cell, Side
+from suite.plan.scripts import Script
+from suite.plan.workloads import of_script
 from suite.processes.answers import Probed
 from suite.processes.failure import WorkerFailure
 from suite.properties.answers import About
@@ -25,6 +27,7 @@ from suite.verdict import Outcome
 from tests.support.measurements import AGAINST, FED, QUIET, add_sessions, arm, cell, job, run_of, settings
 
 TWO, WEAK = cell(2), cell(2, mode="weak")
+SCRIPT = Cell("train", "train", "weak", 2)
 OWN, ONE, INDEPENDENT = arm(2), arm(1), arm(2, trainer=PLAIN)
 TARGET, WEAK_TARGET, BASE_TARGET = Target(TWO, "candidate"), Target(WEAK, "candidate"), Target(TWO, "base")
 COMPARISON = Comparison({"base": AGAINST}, (TWO,))
@@ -249,6 +252,26 @@ class TestRounds:
         assert windows["one"] == {(0, 1), (4, 4), (4, 8)}, "two to warm up"
         assert windows["step"] == {(0, 1), (4, 4), (4, 12)}
         assert windows["resident"] == {(0, 1), (0, 2), (0, 3)}
+
+    @pytest.mark.parametrize(("dirty", "kept"), [(0, True), (1, True), (2, False)])
+    def test_a_scripts_window_that_holds_something_else_is_taken_again_or_left_out(
+        self, dirty: int, kept: bool
+    ) -> None:
+        """So many windows in a row hold an evaluation."""
+
+        class Evaluates(Scripted):
+            def request(self, *asked: Any, **told: Any) -> list[Probed]:
+                answers = super().request(*asked, **told)
+                place = len(self.asked) % (dirty + 1)
+                return [replace(answer, unclean="an evaluation" if place else "") for answer in answers]
+
+        run = timed(SCRIPT, config=settings(workloads=(of_script(Script(name="train", command="train.py")),)))
+        target = Target(SCRIPT, "candidate")
+        group = Evaluates(attribution.arms(run, [target]), {})
+        groups = Groups(run.sessions[0], dict.fromkeys(group.arms.values(), group))  # type: ignore[arg-type]
+        taken = attribution._window(run, groups, target, "apart", 3, 60.0, 0)
+        assert (taken is not None) == kept
+        assert not run.lost
 
     def test_order_is_drawn_for_every_session(self) -> None:
         run = timed(TWO)
