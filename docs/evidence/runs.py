@@ -107,6 +107,7 @@ class Kind:
     options: tuple[str, ...] = ONE_CELL
     in_clone: bool = False  # against its own commit; else against `Same`
     accepted: bool = False  # the run before it in the clone was accepted
+    script: bool = False  # of a training script
 
 
 NOT_RED = (Outcome.PASS, Outcome.INCONCLUSIVE)
@@ -129,8 +130,8 @@ KINDS = {
     "matrix-10": Kind("", 0.10, (Outcome.FAIL,), MATRIX, in_clone=True),
     "accepted": Kind("", 0.0, NOT_RED, MATRIX, in_clone=True, accepted=True),
     "accepted-10": Kind("", 0.10, (Outcome.FAIL,), MATRIX, in_clone=True, accepted=True),
-    "script": Kind("", 0.0, NOT_RED, OF_A_SCRIPT, in_clone=True),
-    "script-10": Kind("", 0.10, (Outcome.FAIL,), OF_A_SCRIPT, in_clone=True),
+    "script": Kind("", 0.0, NOT_RED, OF_A_SCRIPT, in_clone=True, script=True),
+    "script-10": Kind("", 0.10, (Outcome.FAIL,), OF_A_SCRIPT, in_clone=True, script=True),
     "10": _slower(10),
     "5": _slower(5),
     "3": _slower(3, budget_s=300, tolerance=0.03),
@@ -188,7 +189,7 @@ def one_run(
     if kind.accepted:
         pytest_once([*command, "--scaling-accept=yes"], root, folder)
     slower = list[str]()
-    if kind.options == OF_A_SCRIPT and kind.planted:
+    if kind.script and kind.planted:
         plant_in_script(root / SCRIPT, kind.planted)
     elif kind.in_clone and kind.planted:
         slower = random.SystemRandom().choice(planted_cell.cells())

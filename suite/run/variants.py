@@ -51,7 +51,7 @@ VARIANTS: dict[Point, Variant] = {
     "step": Variant("own", resident=False),
 }
 
-_OF_A_SCRIPT: tuple[Point, ...] = ("one", "one_resident", "alone", "apart", "resident", "step")
+_POINTS_OF_A_SCRIPT: tuple[Point, ...] = ("one", "one_resident", "alone", "apart", "resident", "step")
 
 
 class Target(NamedTuple):
@@ -79,7 +79,7 @@ class Target(NamedTuple):
 def points_of(run: Observations, target: Target) -> list[Point]:
     """Return the variants that can be timed for a target."""
     by_role = target.arms(run)
-    wanted = set(_OF_A_SCRIPT if target.cell.runs_script else VARIANTS.keys() - {"alone", "apart"})
+    wanted = set(_POINTS_OF_A_SCRIPT if target.cell.runs_script else VARIANTS.keys() - {"alone", "apart"})
     if target.cell.mode == "weak":
         wanted.discard("part")
     if not run.trainers[target.side, by_role["own"].trainer].unsynced:

@@ -8,17 +8,18 @@ go another way; its times are then not those of its ranks.
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.testing._internal.distributed.fake_pg
 from torch import distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+REGISTERS = "torch.testing._internal.distributed.fake_pg"  # the backend, when it is imported
 OF_OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
 
 Function = Callable[..., Any]
@@ -33,6 +34,7 @@ class Apart:
 
     def __init__(self) -> None:
         """Patch torch."""
+        importlib.import_module(REGISTERS)
         self.real: dist.ProcessGroup | None = None
         self._twins: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
         new_group = dist.new_group

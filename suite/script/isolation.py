@@ -97,18 +97,27 @@ def isolated(folders: Sequence[str], scratch: Path, begins: Sequence[str] = (), 
             _overlay(folder, scratch / f"layer-{number}")
         _write(marker, str(os.getpid()))
     except OSError as error:
-        copies = {
-            folder: str(scratch / f"copy-{number}")
-            for number, folder in enumerate(kept)
-            if any(_inside(os.path.realpath(begin), folder) for begin in begins) and _is_small(folder)
-        }
+        why_not = error.strerror or str(error)
+        begun = [folder for folder in kept if any(_inside(os.path.realpath(begin), folder) for begin in begins)]
+        copies = {folder: scratch / f"copy-{number}" for number, folder in enumerate(begun)}
         before = _seen(kept) if first else {}
         if first:
             for folder, copy in copies.items():
-                shutil.copytree(folder, copy, symlinks=True, ignore=NOT_COPIED)
-            _write(marker, f"refused: {error.strerror or error}")
-        return Kept(error.strerror or str(error), copies, before, tuple(kept))
+                _copy(folder, copy)
+            _write(marker, f"refused: {why_not}")
+        made = {folder: str(copy) for folder, copy in copies.items() if copy.exists()}
+        return Kept(why_not, made, before, tuple(kept))
     return Kept()
+
+
+def _copy(folder: str, copy: Path) -> None:
+    """Copy a folder that is small enough, whole or not at all."""
+    if not _is_small(folder):
+        return
+    try:
+        shutil.copytree(folder, copy, symlinks=True, ignore=NOT_COPIED)
+    except OSError:  # a file that cannot be read, or is no file
+        shutil.rmtree(copy, ignore_errors=True)
 
 
 def _is_small(folder: str) -> bool:

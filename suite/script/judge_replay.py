@@ -25,7 +25,6 @@ OWN_MEANS = (
     "the mean of what each rank makes of its own rows: each divides by its own count (huggingface/transformers#34242), "
     "or clips before the exchange (mindspore-lab/mindcv#603)"
 )
-HIDDEN = "begins or ends; name the function that comes after the backward, and leave gradients in the parameters"
 WEIGHED = (
     "a sum of the ranks' own gradients that weighs them otherwise than one device weighs their rows: each divides by "
     "its own count (huggingface/transformers#34242)"
@@ -39,7 +38,10 @@ def gradient(ranks: Sequence[Record], replay: Record | None, parts: Sequence[Rec
         return Verdict(unchecked=why)
     if not any(step["largest"] for step in ranks[0]["steps"]):
         if ranks[0]["update"]:
-            return Verdict(unchecked=f"no parameter has a gradient when {ranks[0]['update']} {HIDDEN}")
+            return Verdict(
+                unchecked=f"no parameter has a gradient when {ranks[0]['update']} begins or ends; name the function "
+                "that comes after the backward, and leave gradients in the parameters"
+            )
         return Verdict(unchecked="all gradients are 0, as the item 'moves' says")
     notes, compared = list[str](), min(len(ranks[0]["steps"]), len(replay["steps"]))
     for number, (recorded, alone) in enumerate(zip(ranks[0]["steps"], replay["steps"], strict=False)):
