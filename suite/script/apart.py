@@ -44,15 +44,16 @@ class Apart:
         for name in OF_OBJECTS:
             exchange = getattr(dist, name)
             _replace(exchange, functools.partial(self._exchanged, exchange))
-        init = DistributedDataParallel.__init__
+        wraps: Any = DistributedDataParallel
+        init = wraps.__init__
 
         @functools.wraps(init)
-        def wrapped(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
-            init(self, *args, **kwargs)
+        def wrapped(wrapper: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+            init(wrapper, *args, **kwargs)
             # Its own all_reduce ends in an assertion of torch on a fake group.
-            self.register_comm_hook(None, lambda state, bucket: _done(bucket.buffer()))
+            wrapper.register_comm_hook(None, lambda state, bucket: _done(bucket.buffer()))
 
-        DistributedDataParallel.__init__ = wrapped  # type: ignore[method-assign]
+        wraps.__init__ = wrapped
 
     def _joined(self, join: Function, new_group: Function, *args: Any, **kwargs: Any) -> None:
         kwargs.update(zip(("backend", "init_method"), args, strict=False))
@@ -64,8 +65,9 @@ class Apart:
         c10d._update_default_pg(fake)
 
     def _made(self, new_group: Function, ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
-        made = new_group(ranks, backend="fake")
-        self._twins[made] = new_group(ranks, backend="gloo")
+        synchronizes = {"use_local_synchronization": bool(kwargs.get("use_local_synchronization"))}
+        made = new_group(ranks, backend="fake", **synchronizes)
+        self._twins[made] = new_group(ranks, backend="gloo", **synchronizes)
         return made
 
     def _exchanged(self, exchange: Function, *args: Any, group: Any = None, **kwargs: Any) -> Any:

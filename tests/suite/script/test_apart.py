@@ -33,6 +33,9 @@ assert told == [1], told
 every = [None, None]
 dist.all_gather_object(every, rank, group=both)
 assert every == [0, 1], every
+if rank == 1:
+    own = dist.new_group([1], use_local_synchronization=True)  # which the other rank does not call
+    dist.all_gather_object(every[:1], rank, group=own)
 dist.monitored_barrier()
 net = DistributedDataParallel(torch.nn.Linear(4, 1))
 {{hook}}
