@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.plan.config import Config
-from suite.plan.scripts import Script
+from suite.plan.scripts import Script, kept_as_they_are
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import OUT, ScriptRun, WatchedScript
 from suite.processes.messages import read
@@ -169,7 +169,7 @@ class _Run:
             directory=str(Path.cwd()),
             environment=dict(script.environment),
             update=script.update or "",
-            isolated=tuple(map(str, (self.root, Path.cwd(), Path.home() / ".cache"))),
+            isolated=kept_as_they_are(self.root),
         )
         job = WatchedScript(
             processes="per-device",

@@ -22,6 +22,7 @@ from suite.plan.project import named_tables
 from suite.room.part import Part, problem
 
 PLACES = ("batch", "global_batch", "world_size", "out")
+SAME = 0.2  # by which the rows of some updates may differ, such as by a last minibatch that is smaller
 _NAME = re.compile(r"\w[\w.+-]*")
 _UPDATE = re.compile(r"[^:\s]+:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _LAUNCHERS = {name: name for name in ("torchrun", "deepspeed", "mpirun", "srun")} | {"accelerate": "accelerate launch"}
@@ -248,6 +249,47 @@ def require_batch(scripts: Sequence[Script], modes: Sequence[str]) -> None:
                 f"script {script.name!r}: strong scaling sets the batch of a rank, and the command has no {{batch}}; "
                 "write it where the batch stands, or measure weak scaling (--scaling-mode=weak)"
             )
+
+
+def shared_twice(script: Script, mode: str, world_size: int, own: tuple[float, float], one: tuple[float, float]) -> str:
+    """Return that a script divides its work by the number of ranks where the command does so already; "" if not.
+
+    Args:
+        script: as it is started.
+        mode: "strong" or "weak".
+        world_size: k.
+        own: rows and backward passes in an update of one of k ranks; 0 rows where they are not known.
+        one: of one device.
+    """
+    known = own[0] and one[0]
+    each, alone = (own[0], one[0]) if known else (own[1], one[1])
+    planned = script.per_rank(mode, world_size) / script.per_rank(mode, 1) if known else 1.0
+    if not each or not alone or not 1 - SAME < each / alone * world_size / planned < 1 + SAME:
+        return ""
+    passes_are_shared = one[1] > 1 and own[1] < one[1]
+    remedy = (
+        "let the number of passes in the command grow with {world_size}"
+        if passes_are_shared
+        else "write {global_batch} where the command has the batch"
+    )
+    return (
+        f"script {script.name!r}, {mode}: in an update a rank of {world_size} has {each:.3g} "
+        f"{'rows' if known else 'passes'} and one device {alone:.3g}, and {planned * alone:.3g} were to be expected: "
+        f"the script divides them by the number of ranks itself; {remedy}"
+    )
+
+
+def kept_as_they_are(root: Path) -> tuple[str, ...]:
+    """Return the folders that a script may write to, and that keep what they have.
+
+    They are the project, the repository around the working directory, that directory itself, and the user's caches.
+
+    Args:
+        root: of the project.
+    """
+    here = Path.cwd()
+    repository = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+    return tuple(map(str, dict.fromkeys((root, repository, here, Path.home() / ".cache"))))
 
 
 def _words(command: str) -> list[str]:

@@ -53,9 +53,14 @@ class Timed:
 
 @dataclass(frozen=True)
 class Parameters:
-    """The answer to `parameters`: the first parameter that is not finite on this rank; "" where all are finite."""
+    """The answer to `parameters`: the first parameter that is not finite on this rank; "" where all are finite.
+
+    Of a script, also this rank's backward passes and rows of minibatches in an update; 0 where they are not known.
+    """
 
     not_finite: str
+    passes: float = 0.0
+    rows: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -228,7 +228,8 @@ def parameters(state: State, name: str) -> Parameters:
     """
     timed = state.timed[name]
     accelerator.release(timed.devices)
-    return Parameters(not_finite=first_not_finite(timed))
+    passes, rows = (timed.passes, timed.rows) if isinstance(timed, TimedScript) else (0.0, 0.0)
+    return Parameters(not_finite=first_not_finite(timed), passes=passes, rows=rows)
 
 
 def connections(state: State) -> Connected:

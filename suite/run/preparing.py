@@ -15,6 +15,7 @@ from reference.trainers import TRAINERS
 from suite.base.checkout import CheckoutError
 from suite.base.sides import Sides
 from suite.plan.cells import APART, PLAIN, SINGLE, Arm
+from suite.plan.scripts import kept_as_they_are
 from suite.plan.workloads import Workload
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import START_TIMEOUT_S
@@ -148,7 +149,7 @@ def _script(run: Observations, sides: Sides, arm: Arm) -> ScriptRun:
         environment=dict(script.environment),
         update=script.update or "",
         script_from=sides.directory(arm.side),
-        isolated=tuple(map(str, (run.plan.config.root, Path.cwd(), Path.home() / ".cache"))),
+        isolated=kept_as_they_are(run.plan.config.root),
         exchanges=arm.trainer != APART,
     )
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
 from suite.base.sides import SidePool
 from suite.plan.cells import Arm, Side, short
+from suite.plan.scripts import shared_twice
 from suite.processes.answers import Connected, Parameters, SetUp, Timed
 from suite.processes.failure import LauncherEnded, WorkerFailure, repeated
 from suite.processes.group import START_TIMEOUT_S, dismiss
@@ -426,6 +427,9 @@ class Sessions:
         """Take out every timed arm whose parameters are not finite; a trainer may return no loss that shows it."""
         for arm in [arm for arm in timed if arm in groups.by_arm]:
             answers = groups.request(arm, Parameters, "parameters", self.timeout_s(arm, 1), name=arm.id) or []
+            for answer in answers[:1]:
+                self._run.passes.setdefault(arm, answer.passes)
+                self._run.rows.setdefault(arm, answer.rows)
             broken = [(rank, answer.not_finite) for rank, answer in enumerate(answers) if answer.not_finite]
             if broken:
                 rank, parameter = broken[0]
@@ -433,6 +437,17 @@ class Sessions:
                 remedy = self._run.jobs[arm].dataset.remedy
                 groups.session.failures[arm] = WorkerFailure(arm.side, f"{cause}; {remedy}")
                 del groups.by_arm[arm]
+        self._note(self._shared_twice(timed))
+
+    def _shared_twice(self, timed: Sequence[Arm]) -> Iterator[str]:
+        passes, rows = self._run.passes, self._run.rows
+        for arm in timed:
+            script = self._run.plan.workload(arm.workload).script
+            if script and arm.side == "candidate" and arm.world_size > 1 and arm in rows and arm.on_one in rows:
+                own, one = ((rows[each], passes[each]) for each in (arm, arm.on_one))
+                note = shared_twice(script, arm.mode, arm.world_size, own, one)
+                if note and note not in self._run.notes:
+                    yield note
 
     def _ask_transports(self, groups: Groups, timed: Sequence[Arm]) -> None:
         """Ask once how NCCL connected the GPUs of an arm; its first step has made all connections."""

@@ -4,29 +4,32 @@ The first rank enters a mount namespace of its own, as an unprivileged user toge
 an overlay on each folder: reading goes through to the user's files, and what is written stays in a folder of the
 session. The other ranks enter the same namespace, so that they see what the first one writes. Linux only.
 
-Where the kernel refuses that, as in many containers, the ranks work in a copy of the folder that they begin in, if it
-is small enough, and what has changed all the same is named afterwards.
+Where the kernel refuses that, as in many containers, the ranks work in a copy of the folder that they begin in: of the
+largest of the folders that is small enough. What has changed all the same is named afterwards.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
+import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 CLONE_FS, CLONE_NEWNS, CLONE_NEWUSER = 0x00000200, 0x00020000, 0x10000000
-MS_REC, MS_PRIVATE = 0x4000, 1 << 18
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18
 JOINING_S = 30.0  # in which the first rank mounts or copies: it is one of processes that start together
 MOST_BYTES, MOST_FILES = 256 * 10**6, 20_000  # of a folder that is copied
 MOST_WATCHED = 200_000  # files whose changes are named
 MOST_NAMED = 5
 NOT_COPIED = shutil.ignore_patterns("__pycache__", ".pytest_cache")
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_OCTAL = re.compile(r"\\([0-7]{3})")  # a blank in /proc/self/mountinfo
 _SEPARATORS = str.maketrans({":": r"\:", ",": r"\,", "\\": r"\\"})  # in an overlay's options
 
 
@@ -41,10 +44,12 @@ class Kept:
     Attributes:
         why_not: why there are no overlays; "" where there are.
         copies: of folders that the script begins in, by the original.
+        stays: mounts inside of the folders that cannot have overlays of their own.
     """
 
     why_not: str = ""
     copies: Mapping[str, str] = field(default_factory=dict)
+    stays: tuple[str, ...] = ()
     _before: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     _watched: tuple[str, ...] = ()
 
@@ -52,7 +57,8 @@ class Kept:
     def note(self) -> str:
         """What it means for the user's files."""
         if not self.why_not:
-            return ""
+            refused = f"no overlay can be on {', '.join(self.stays)}, so that what the script writes there stays"
+            return refused if self.stays else ""
         begun = f"overlays are refused here ({self.why_not}), so that "
         if self.copies:
             return f"{begun}the script runs in a copy of {', '.join(self.copies)}; elsewhere what it writes stays"
@@ -88,36 +94,62 @@ def isolated(folders: Sequence[str], scratch: Path, begins: Sequence[str] = (), 
     """
     scratch.mkdir(parents=True, exist_ok=True)
     marker, kept = scratch / "mounted", _outermost(folders)
+    mounted, stays = dict[str, int](), list[str]()
     try:
         if not first:
             _follow(marker)
             return Kept()
         _enter_own()
+        mounted = _mounted_in(kept)
         for number, folder in enumerate(kept):
             _overlay(folder, scratch / f"layer-{number}")
+        for number, (folder, seen) in enumerate(mounted.items(), len(kept)):  # which the overlay around it hides
+            _check(_LIBC.mount(b"/proc/self/fd/%d" % seen, os.fsencode(folder), None, MS_BIND | MS_REC, None))
+            os.close(seen)
+            try:
+                _overlay(folder, scratch / f"layer-{number}")
+            except OSError:  # it is a file, or of a file system that no overlay can be on
+                stays.append(folder)
         _write(marker, str(os.getpid()))
     except OSError as error:
         why_not = error.strerror or str(error)
-        begun = [folder for folder in kept if any(_inside(os.path.realpath(begin), folder) for begin in begins)]
-        copies = {folder: scratch / f"copy-{number}" for number, folder in enumerate(begun)}
-        before = _seen(kept) if first else {}
-        if first:
-            for folder, copy in copies.items():
-                _copy(folder, copy)
-            _write(marker, f"refused: {why_not}")
-        made = {folder: str(copy) for folder, copy in copies.items() if copy.exists()}
-        return Kept(why_not, made, before, tuple(kept))
-    return Kept()
+        if error.errno == errno.EINVAL and mounted:  # only root may hide a mount
+            why_not = f"{next(iter(mounted))} is a mount of its own"
+        return _without_overlays(why_not, folders, scratch, begins, first=first)
+    return Kept(stays=tuple(stays))
 
 
-def _copy(folder: str, copy: Path) -> None:
-    """Copy a folder that is small enough, whole or not at all."""
+def _without_overlays(
+    why_not: str, folders: Sequence[str], scratch: Path, begins: Sequence[str], *, first: bool
+) -> Kept:
+    """Copy the largest folder around each beginning that is small enough, or return what the first rank has copied."""
+    real = sorted({os.path.realpath(folder) for folder in folders}, key=len)
+    copies = {folder: scratch / f"copy-{number}" for number, folder in enumerate(real)}
+    watched = _outermost(folders)
+    before: dict[str, tuple[int, int]] = {}
+    if first:
+        before = _seen(watched)
+        if not before:  # too many files
+            watched = _outermost({*real} - {*watched})
+            before = _seen(watched)
+        for begin in map(os.path.realpath, begins):
+            if not any(_inside(begin, folder) for folder, copy in copies.items() if copy.exists()):
+                any(_copied(folder, copies[folder]) for folder in real if _inside(begin, folder))
+        _write(scratch / "mounted", f"refused: {why_not}")
+    made = {folder: str(copy) for folder, copy in copies.items() if copy.exists()}
+    return Kept(why_not, made, _before=before, _watched=tuple(watched))
+
+
+def _copied(folder: str, copy: Path) -> bool:
+    """Copy a folder that is small enough, and return whether it was copied: whole or not at all."""
     if not _is_small(folder):
-        return
+        return False
     try:
         shutil.copytree(folder, copy, symlinks=True, ignore=NOT_COPIED)
     except OSError:  # a file that cannot be read, or is no file
         shutil.rmtree(copy, ignore_errors=True)
+        return False
+    return True
 
 
 def _is_small(folder: str) -> bool:
@@ -149,7 +181,7 @@ def _files(folder: str) -> Iterator[Path]:
         yield from (Path(root, name) for name in names)
 
 
-def _outermost(folders: Sequence[str]) -> list[str]:
+def _outermost(folders: Iterable[str]) -> list[str]:
     """Return those that exist and are in no other one."""
     real = {os.path.realpath(folder) for folder in folders if os.path.isdir(folder)}
     return [folder for folder in sorted(real) if not any(other != folder and _inside(folder, other) for other in real)]
@@ -168,6 +200,14 @@ def _enter_own() -> None:
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
     _check(_LIBC.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None))
+
+
+def _mounted_in(folders: Sequence[str]) -> dict[str, int]:
+    """Return what else is mounted inside of folders, such as a volume with data, with an open descriptor of each."""
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    paths = sorted({_OCTAL.sub(lambda found: chr(int(found[1], 8)), point) for point in points} - {*folders})
+    inside = [path for path in paths if any(_inside(path, folder) for folder in folders)]
+    return {path: os.open(path, os.O_PATH) for path in inside}
 
 
 def _overlay(folder: str, layer: Path) -> None:

@@ -13,6 +13,7 @@ from suite.script.items import RIGHT, Verdict
 
 Record = dict[str, Any]
 DIVERGES = "a batch is normalised here by running statistics, and with those of a new net it may diverge"
+SHARED = "ranks share one model by {}, and only replicas of a whole model can be compared"
 SEVERAL = "each of the {passes} passes of update {number} exchanges gradients: use no_sync on all but the last"
 
 
@@ -33,7 +34,7 @@ def judge(
         apart = Verdict(unchecked="the ranks are not in one process group, as the item 'world' says")
         others = ("start", "data", "random", "exchange", "replicas", "gradient", "schedule")
         return verdicts | dict.fromkeys(others, apart)
-    return verdicts | {
+    verdicts |= {
         "start": start(ranks),
         "data": judge_data.data(ranks),
         "random": random(ranks),
@@ -42,6 +43,10 @@ def judge(
         "gradient": judge_replay.gradient(ranks, replay, parts, why),
         "schedule": judge_replay.schedule(ranks, replay, why),
     }
+    if shared_by := next((record["shared_by"] for record in ranks if record["shared_by"]), ""):
+        unknown = Verdict(unchecked=SHARED.format(shared_by))
+        verdicts |= {item: unknown for item, found in verdicts.items() if found.finding and item != "moves"}
+    return verdicts
 
 
 def world(ranks: Sequence[Record]) -> Verdict:

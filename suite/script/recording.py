@@ -27,6 +27,7 @@ from suite.script.main import of_end, run_as_main, so_far
 from suite.script.named import NamedUpdates
 from suite.script.numerics import Numerics
 from suite.script.parameters import is_sharded, whole
+from suite.script.sharing import Sharing
 from suite.script.updates import period
 
 UPDATES = 4  # that are recorded
@@ -53,7 +54,7 @@ class Recording:
         self._recorded = recorded[0] if recorded else None
         self._feed = Feed(recorded, job.replay) if recorded else None
         self._numerics = Numerics(double=job.double)
-        self._exchanges = Exchanges()
+        self._exchanges, self._sharing = Exchanges(), Sharing()
         self._draws = Draws(self._drawn, self._ended)
         self._by_loader = self._recorded is None or bool(self._recorded["by_loader"])
         fed = None if self._by_loader else self._feed
@@ -128,7 +129,7 @@ class Recording:
     def _install(self) -> None:
         if self._shows_cuda:
             as_cuda.install(max(self._ranks, int(os.environ["LOCAL_WORLD_SIZE"])))
-        for part in (self._numerics, self._exchanges, self._draws, self._forwards):
+        for part in (self._numerics, self._exchanges, self._sharing, self._draws, self._forwards):
             part.install()
         if self._script.update:
             self._named = NamedUpdates(
@@ -279,6 +280,7 @@ class Recording:
             "dropout": self._numerics.dropout,
             "compressed": self._numerics.compressed,
             "batch_norm": self._numerics.batch_norm,
+            "shared_by": self._sharing.by(self._forwards.names.modules),
             "loaders": [] if self._feed else loaders.described(self._draws),
             "batches": [loaders.length(loader) for loader in self._draws.trained],
             **self._forwards.record(),

@@ -29,8 +29,9 @@ from suite.script.main import lasting, of_end, run_as_main, so_far
 from suite.script.named import NamedUpdates
 from suite.script.resident import Resident
 from suite.script.updates import Updates
+from suite.script.work import Work
 
-SEEN = 4  # updates that show how many minibatches one of them draws
+SEEN = 4  # updates that show how many passes and minibatches one of them has
 UNFED = "the script draws from no DataLoader, so that its feed is a part of the other bars"
 
 
@@ -53,6 +54,7 @@ class TimedScript:
         kept: how what it writes is kept apart.
         sample_flop: 0, because what a sample takes is not known.
         unfed: why the last probe has timed nothing; "" where it has.
+        passes, rows: backward passes, and rows of minibatches, of this rank in an update; 0 until they are known.
     """
 
     sample_flop = 0
@@ -76,6 +78,9 @@ class TimedScript:
         self._resident: Resident | None = None
         self._per_update = 0.0  # minibatches
         self.unfed = ""
+        self.passes = self.rows = 0.0
+        self._work: Work | None = None
+        self._seen = 0  # updates of which the work was counted
         self._events: list[str] = []
         named = script.update
         self._updates: Updates | NamedUpdates = (
@@ -87,6 +92,7 @@ class TimedScript:
         watch_events(self._events)
         os.register_at_fork(after_in_child=quiet.unpin(self._cores))
         self._apart = None if self._script.exchanges else Apart()
+        self._work = Work()
         try:
             run_as_main(self._script)
             failure: BaseException = ScriptEnded(self._ended("ended"))
@@ -109,6 +115,8 @@ class TimedScript:
             NoGroup: its process group does not have the ranks that were started.
         """
         self._wait_for_script()
+        if self._work is not None:
+            self._work.begin()
         started, joined = int(os.environ["WORLD_SIZE"]), dist.get_world_size() if dist.is_initialized() else 0
         if started > 1 and joined != started:
             has = f"its process group has {joined} rank(s)" if joined else "it has no process group"
@@ -132,6 +140,7 @@ class TimedScript:
         """
         self._steps, self._at_edge, self._keeps = steps, self._begin, keeps
         self.advance(lead_in)
+        self._note_work(lead_in + steps)
         return self._taken_ns
 
     def probe(
@@ -188,6 +197,12 @@ class TimedScript:
             self._left, self._goes_on = updates, True
             self._turn.notify_all()
         self._wait_for_script()
+
+    def _note_work(self, updates: int) -> None:
+        self._seen += updates
+        if self._work is not None and self._seen >= SEEN:
+            self.passes, self.rows = self._work.passes / self._seen, self._work.rows / self._seen
+            self._work.counts, self._work = False, None
 
     def _wait_for_script(self) -> None:
         with self._turn:

@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent
 BATCH = 16
 FAST = ("ddp", "accumulation_by_ranks", "mean_of_means", "never_wrapped", "no_sampler", "schedule_once_a_process")
 GATE = (  # a right one of each kind, and a wrong one for each item that `FAST` does not turn red
-    "fully_sharded", "gan", "iterable", "mixed_precision", "own_update",
+    "fully_sharded", "gan", "iterable", "mixed_precision", "own_update", "tensor_parallel",
     "not_broadcast", "one_output", "same_dropout", "separate_groups", "split_without_seed", "thawed_after_wrapping",
 )  # fmt: skip
 # What is not checked of a right script; of most, because they draw no random numbers.
@@ -28,6 +28,9 @@ UNCHECKED = {
     "workers": set[str](),
     "fully_sharded": {"random", "replicas"},
     "own_update": {"random", "schedule"},
+    "tensor_parallel": {"random", "data", "exchange", "replicas"},
+    "pipeline": set(ITEMS) - {"world", "moves"},
+    "experts": {"random", "start", "replicas", "gradient"},
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from suite import options
 from suite.plan import scripts
 from suite.plan.config import Config
-from suite.plan.scripts import Script, available, named
+from suite.plan.scripts import Script, available, kept_as_they_are, named, shared_twice
 from suite.plan.workloads import of_script
 from tests.support.project import Project
 
@@ -27,6 +27,38 @@ def test_each_cell_has_its_own_words() -> None:
 def test_a_batch_that_does_not_divide_is_an_error_that_names_the_world_size() -> None:
     with pytest.raises(ValueError, match=r"a batch of 64 does not divide by world size 3; choose a multiple of it"):
         named(FULL, {}, 64).arguments("strong", 3, "")
+
+
+@pytest.mark.parametrize(
+    ("mode", "own", "one", "said"),
+    [
+        ("strong", (16, 1), (64, 1), "rank of 2 has 16 rows and one device 64, and 32 were to be expected: "),
+        ("weak", (32, 1), (64, 1), "rank of 2 has 32 rows and one device 64, and 64 were to be expected: "),
+        ("strong", (640, 20), (2560, 40), "let the number of passes in the command grow with {world_size}"),
+        ("strong", (0, 20), (0, 40), "rank of 2 has 20 passes and one device 40, and 40 were to be expected: "),
+        ("strong", (32, 1), (64, 1), ""),
+        ("strong", (31.2, 1), (64, 1), ""),
+        ("weak", (64, 1), (64, 1), ""),
+        ("strong", (0, 40), (0, 40), ""),
+        ("weak", (0, 0), (0, 0), ""),
+        ("weak", (0, 1), (64, 1), ""),
+    ],
+)
+def test_a_script_that_divides_its_work_once_more_is_told_what_to_write(
+    mode: str, own: tuple[float, float], one: tuple[float, float], said: str
+) -> None:
+    note = shared_twice(named("train.py --batch_size {batch}", {}, 64), mode, 2, own, one)
+    assert said in note
+    assert bool(note) == bool(said)
+    assert ("write {global_batch} where the command has the batch" in note) == ("rows" in note and own[1] == one[1])
+
+
+def test_a_script_leaves_its_repository_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".git").touch()
+    (tmp_path / "trainer").mkdir()
+    monkeypatch.chdir(tmp_path / "trainer")
+    cache = str(Path.home() / ".cache")
+    assert kept_as_they_are(tmp_path / "trainer") == (str(tmp_path / "trainer"), str(tmp_path), cache)
 
 
 def test_a_module_is_a_script_too() -> None:

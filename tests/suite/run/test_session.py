@@ -13,7 +13,9 @@ import pytest
 
 from suite.base.sides import SidePool
 from suite.checks.bench import Bench
-from suite.plan.cells import Arm
+from suite.plan.cells import Arm, Cell
+from suite.plan.scripts import Script
+from suite.plan.workloads import of_script
 from suite.processes.answers import Connected, SetUp, Timed
 from suite.processes.failure import LauncherEnded, WorkerFailure
 from suite.records.memory import RankMemory
@@ -35,6 +37,20 @@ def test_arms_that_are_compared_run_windows_of_equal_work() -> None:
     assert run.steps[OWN] == run.steps[BASE]
     assert run.steps[OWN] in (WINDOW_S / 0.010, WINDOW_S / 0.002)
     assert run.steps[ONE] == 120
+
+
+def test_a_script_that_divides_its_minibatch_itself_is_named_once() -> None:
+    script = of_script(Script(name="train", command="train.py {batch}", batch=64))
+    own = Arm("candidate", "train", "train", "strong", 2)
+    run = run_of(Cell("train", "train", "strong", 2), config=settings(workloads=(script,)))
+    group = Answering({})
+    several = sessions(run, group)
+    run.rows |= {own: 16.0, own.on_one: 64.0}
+    run.passes |= {own: 1.0, own.on_one: 1.0}
+    [note] = several._shared_twice([own.on_one, own])
+    assert note.startswith("script 'train', strong: in an update a rank of 2 has 16 rows and one device 64")
+    run.notes.append(note)
+    assert not list(several._shared_twice([own.on_one, own]))
 
 
 @pytest.mark.parametrize(("first_s", "second_s"), [(0.010, 0.002), (0.002, 0.010)])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from suite.checks.bench import Bench
-from suite.processes.answers import Probed, SetUp, Timed
+from suite.processes.answers import Parameters, Probed, SetUp, Timed
 from suite.processes.group import Group
 from suite.processes.jobs import Job, ModelSpec, Prepared, ScriptRun
 
@@ -51,6 +51,10 @@ class Ranks:
     def window(self, steps: int, lead_in: int = 0) -> list[Timed]:
         """Time so many updates."""
         return self.group.request(Timed, "window", START_S, name="arm", steps=steps, lead_in=lead_in)
+
+    def parameters(self) -> list[Parameters]:
+        """Ask what is asked after windows."""
+        return self.group.request(Parameters, "parameters", START_S, name="arm")
 
     def probe(self, steps: int, *, resident: bool = True, alone: bool = False) -> list[Probed]:
         """Time so many updates of a variant."""

@@ -72,6 +72,18 @@ def test_a_large_folder_is_not_copied_and_what_changed_in_it_is_named(
     assert kept.changed() == f"while the script ran, these files changed: {changed}"
 
 
+def test_the_largest_folder_that_is_small_enough_is_copied(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "data.bin").write_bytes(b"1234567")
+    monkeypatch.setattr(isolation, "MOST_BYTES", 6)
+    kept = keep(project, tmp_path / "cache")
+    assert set(kept.copies) == {str(project / "scripts")}
+    assert Path(kept.moved(str(project / "scripts")), "train.py").read_text() == "pass"
+    (project / "snapshot.pt").write_text("state")
+    assert kept.changed() == f"while the script ran, these files changed: {project / 'snapshot.pt'}"
+
+
 def test_of_too_many_files_nothing_is_said(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolation, "MOST_WATCHED", 0)
     kept = keep(project, tmp_path / "cache")

@@ -41,7 +41,7 @@ def record(*steps: dict[str, Any], **more: Any) -> Record:
     """Return the record of a rank, or of a replay."""
     base: Record = {
         "ended": "", "update": "", "world": 2, "cycle": 1, "steps": list(steps), "by_loader": True, "not_kept": "",
-        "unfed": 0, "padded": False, "dropout": False, "compressed": False, "batch_norm": False, "loaders": [],
+        "unfed": 0, "padded": False, "dropout": False, "compressed": False, "batch_norm": False, "shared_by": "", "loaders": [],
         "batches": [8], "targets": [], "returns_loss": False, "begun": {"w": "0"}, "misfits": [], "generators": "g",
         "sharded": False,
     }  # fmt: skip
@@ -57,6 +57,17 @@ def loader(rows: list[int] | None, **more: Any) -> dict[str, Any]:
         "drops_last": False, "batch": 2,
     }  # fmt: skip
     return {**base, **more}
+
+
+def test_where_ranks_share_one_model_only_the_group_and_the_gradients_are_judged() -> None:
+    ranks = [record(step(after={"w": str(rank)}), begun={"w": str(rank)}, shared_by="experts") for rank in range(2)]
+    verdicts = judge.judge(ranks, None, why="none")
+    apart = "ranks share one model by experts, and only replicas of a whole model can be compared"
+    assert verdicts["start"].unchecked == verdicts["replicas"].unchecked == apart
+    assert not any(verdict.finding for verdict in verdicts.values())
+    still = [each | {"steps": [step(gradient=0.0)]} for each in ranks]
+    assert judge.judge(still, None)["moves"].finding
+    assert judge.judge([each | {"world": 1} for each in ranks], None)["world"].finding
 
 
 def loaders(*plans: list[int] | None, **more: Any) -> list[Record]:

@@ -50,6 +50,20 @@ def test_two_ranks_of_a_distributed_script_are_timed(ranks: Any) -> None:
         assert all(timed.duration_ns > 0 for timed in started.window(5))
 
 
+@pytest.mark.parametrize(
+    ("name", "rows", "passes"), [("ddp", 32, 1), ("accumulation", 16, 2), ("accumulation_by_ranks", 0, 4)]
+)
+def test_the_work_of_an_update_is_counted(ranks: Any, name: str, rows: float, passes: float) -> None:
+    started = ranks(str(DDP.with_stem(name)))
+    started.set_up()
+    [before] = started.parameters()
+    for steps in (1, 2, 2):
+        started.window(steps)
+    [after] = started.parameters()
+    assert before.rows == before.passes == 0
+    assert (after.rows, after.passes) == (rows, passes)
+
+
 def test_processes_of_a_script_stand_still_while_it_does(ranks: Any) -> None:
     started = ranks(str(DDP), "--width", "8", "--workers", "1")
     started.set_up()
