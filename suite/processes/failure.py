@@ -88,7 +88,12 @@ class WorkerFailure(Exception):
     def raised_in_python(self) -> bool:
         """Whether a rank raised what only its traceback explains, and not for want of memory."""
         said = self.details[0] if self.details else ""
-        return said.startswith("Traceback ") and "out of memory" not in self.cause.lower()
+        return said.startswith("Traceback ") and not self.lacks_memory
+
+    @property
+    def lacks_memory(self) -> bool:
+        """Whether a rank was refused memory, or ended for want of it."""
+        return "out of memory" in self.cause.lower()
 
     def __str__(self) -> str:
         return "\n".join([f"{self.group}: {self.cause}", *self.details])

@@ -20,6 +20,7 @@ from suite.processes.failure import LauncherEnded, WorkerFailure, repeated
 from suite.processes.group import START_TIMEOUT_S, dismiss
 from suite.processes.jobs import READ_AHEAD
 from suite.records import memory, record
+from suite.room.conditions import Conditions, disturbed
 from suite.room.meter import Meter
 from suite.room.quiet import available_cores
 from suite.run import blocks, capacity
@@ -48,9 +49,18 @@ AT_ONCE = 8  # groups that take their first steps at the same time
 MEMORY_SHARE = 0.5  # of a GPU for these steps: contexts, parameters and data sets of all groups are there as well
 CLOSE_TIMEOUT_S = 60.0
 CLEAN_TRIES = 2  # windows of one length, before a shorter one is tried
+BLOCKS_IN_TURN = 4  # of a session whose groups are there one after the other, and which no time of the others plans
+IN_TURNS = (
+    "candidate, base and world sizes do not fit into memory together: sessions start them one after the other, which "
+    "takes longer, and nothing is taken apart, counted or trained"
+)
 MOST_UNCLEAN = 50  # windows of a script in a session that held an evaluation or a checkpoint, and are taken again
 
 Say = Callable[[str], None]
+
+
+class NoRoom(Exception):
+    """The groups of workers of a session do not fit into memory together."""
 
 
 def hang_timeout_s(expected_s: float) -> float:
@@ -124,6 +134,7 @@ class Sessions:
         self._meter, self.left_s, self._say, self._clock = meter, left_s, say, run.plan.clock
         self._blocks, self._training_s = 0, 0.0
         self._caches = Caches()
+        self._in_turns = False  # whether there is one group of workers at a time
 
     def run(
         self,
@@ -156,21 +167,9 @@ class Sessions:
             self._wait_for_templates(session)
             if not self._run.sessions and not self._run.discarded:
                 self._check_capacity(needed)
-            begun = self._clock()
-            self._start(groups, needed, f"session {session.number + 1}")
-            self._take_first_steps(groups)
-            session.starting_s = session.loading_s + self._clock() - begun
-            self._note(capacity.slow_start(self._run, session, needed))
-            warm = self._clock()
-            self._warm_up(groups, timed)
-            session.warming_s = self._clock() - warm
-            self._meter.watch()
-            if not self._blocks and timed:
-                self._blocks = self._plan_blocks(groups, session.starting_s)
-            self._time(groups, units, begun + KEPT * (share_s - max(session.loading_s, session.waiting_s)))
-            self._check_parameters(groups, timed)
-            self._ask_transports(groups, timed)
-            for act in afterwards:
+            end_s = self._clock() + KEPT * (share_s - max(session.loading_s, session.waiting_s))
+            self._measure(groups, units, needed, end_s)
+            for act in () if self._in_turns else afterwards:
                 session.wall_s = self._clock() - start
                 act(groups)
             self._close(groups, timed)
@@ -254,6 +253,60 @@ class Sessions:
         for line in lines:
             self._run.notes.append(line)
             self._say(line)
+
+    def _measure(self, groups: Groups, units: Sequence[tuple[Arm, ...]], arms: list[Arm], end_s: float) -> None:
+        """Start all arms and time them, or one group of workers after the other where all do not fit into memory."""
+        groups.session.starting_s = groups.session.loading_s
+        if not self._in_turns:
+            try:
+                self._start_and_time(groups, units, arms, end_s)
+                return
+            except NoRoom:
+                self._in_turns = True
+                self._note([IN_TURNS])
+                groups.session.failures.clear()
+                self._dismiss(groups)
+        turns: dict[tuple[Side, str, str, int], list[Arm]] = {}
+        timed = {arm for unit in units for arm in unit}
+        for arm in sorted(timed, key=lambda arm: arm.side, reverse=bool(groups.session.number % 2)):
+            turns.setdefault(arm.processes, []).append(arm)
+        for turn in sorted(turns, key=lambda processes: processes[1:]):  # the sides of a cell follow each other
+            self._start_and_time(groups, units, turns[turn], 0.0)
+            self._close(groups, turns[turn])
+            self._dismiss(groups)
+        if any(failure.lacks_memory for failure in groups.session.failures.values()):
+            self._in_turns = False  # it does not fit alone either, and the others may fit together
+
+    def _start_and_time(self, groups: Groups, units: Sequence[tuple[Arm, ...]], arms: list[Arm], end_s: float) -> None:
+        """Start arms and time those of `units` in blocks, until `end_s` of the clock or for as many as planned.
+
+        Raises:
+            NoRoom: several groups of workers were started, and one of them got no memory.
+        """
+        session = groups.session
+        begun = self._clock()
+        self._start(groups, arms, f"session {session.number + 1}")
+        self._take_first_steps(groups)
+        session.starting_s += self._clock() - begun
+        self._note(capacity.slow_start(self._run, session, arms))
+        now = [kept for unit in units if (kept := tuple(arm for arm in unit if arm in arms))]
+        timed = list(dict.fromkeys(arm for unit in now for arm in unit))
+        warm = self._clock()
+        self._warm_up(groups, timed)
+        session.warming_s += self._clock() - warm
+        several = len({arm.processes for arm in arms}) > 1
+        if several and any(failure.lacks_memory for failure in session.failures.values()):
+            raise NoRoom
+        self._meter.watch()
+        if not self._blocks and timed:
+            self._blocks = BLOCKS_IN_TURN if self._in_turns else self._plan_blocks(groups, session.starting_s)
+        self._time(groups, now, end_s)
+        self._check_parameters(groups, timed)
+        self._ask_transports(groups, timed)
+
+    def _dismiss(self, groups: Groups) -> None:
+        groups.by_arm.clear()
+        dismiss(side.pool for side in self._pools.values())
 
     def _start(self, groups: Groups, arms: list[Arm], what: str) -> None:
         shared: dict[tuple[Side, str, str, int], list[Arm]] = {}
@@ -383,6 +436,7 @@ class Sessions:
         The clock alone decides that, and never what was seen of the arms.
         """
         start = more = self._clock()
+        before_s = groups.session.timing_s  # of groups that were timed before
         retries = Retries()
         for number in range(blocks.MOST if units else 0):
             now = self._clock()
@@ -402,9 +456,9 @@ class Sessions:
                     groups.session.windows.append(
                         record.Window(**dict(tries[-1]), arm=arm.id, block=number, first=first)
                     )
-            groups.session.conditions.append(self._meter.since(before))
+            _note_conditions(groups.session, number, self._meter.since(before))
             groups.session.filling_s = self._clock() - more if number >= self._blocks else 0.0
-            groups.session.timing_s = self._clock() - start
+            groups.session.timing_s = before_s + self._clock() - start
 
     def _window(self, groups: Groups, arm: Arm) -> record.Timing | None:
         steps = self._run.steps[arm]
@@ -465,6 +519,14 @@ class Sessions:
         for arm in timed:
             answers = groups.request(arm, dict, "close", CLOSE_TIMEOUT_S, name=arm.id) or ()
             self._note({answer["note"] for answer in answers if answer.get("note")} - {*self._run.notes})
+
+
+def _note_conditions(session: Session, block: int, conditions: Conditions) -> None:
+    """Note under which conditions a block was timed; one that another group of workers timed too was disturbed once."""
+    if block == len(session.conditions):
+        session.conditions.append(conditions)
+    elif disturbed(conditions):
+        session.conditions[block] = conditions
 
 
 def _same_cell(a: Arm, b: Arm) -> bool:

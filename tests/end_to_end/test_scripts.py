@@ -91,6 +91,37 @@ def test_windows_hold_no_evaluation(project: Project) -> None:
     assert all(max(window.duration_ns) < 0.2e9 for window in windows), steps
 
 
+def test_sides_that_do_not_fit_into_memory_together_are_timed_one_after_the_other(project: Project) -> None:
+    """A file that only one process may hold stands for a GPU's memory."""
+    holds = f"""\
+        import fcntl
+        held = open({str(project.path.parent / "memory")!r}, "w")
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.") from None
+    """
+    text = DDP.read_text().replace(
+        "    torch.manual_seed(0)\n", indent(dedent(holds), "    ") + "    torch.manual_seed(0)\n"
+    )
+    Repository(project.path).commit({"train.py": text})
+    result = project.pytest(
+        "-m", "scaling", "--scaling-devices=cpu:1", "--scaling-script=train.py", "--scaling-against=ref:HEAD",
+        "--scaling-budget=30",
+    )  # fmt: skip
+    assert result.ret == 0, result.stdout.str()
+    result.stdout.fnmatch_lines(["*do not fit into memory together: sessions start them one after the other*"])
+    [record] = project.records()
+    [cell] = record.cells
+    assert cell.slowdown is not None
+    assert not cell.waterfalls
+    for session in record.sessions:
+        sides = [window.arm.partition(":")[0] for window in session.windows]
+        first, last = ("base", "candidate")[:: -1 if session.number % 2 else 1]
+        assert sides == [first] * (len(sides) // 2) + [last] * (len(sides) // 2)
+        assert len(session.conditions) == 1 + max(window.block for window in session.windows)
+
+
 @needs_two_cores
 def test_the_parts_of_a_scripts_step_are_timed_and_its_feed_apart(project: Project) -> None:
     """Every sample takes 2 ms to load, and nothing else of the step takes long."""
