@@ -34,16 +34,17 @@ def cells() -> list[list[str]]:
     return both + [[Cell(name, WORKLOAD.name, mode, 2).id] for name in trainers for mode in MODES]
 
 
-def plant(root: Path, ids: list[str], share: float) -> None:
+def plant(root: Path, ids: list[str], share: float, batch: int = WORKLOAD.batch) -> None:
     """Make the steps of a cell longer by a share of their time.
 
     Args:
         root: of a clone; its commit stays as it is.
         ids: of the cell, and of the one that shares its arm.
         share: 0.1 for a tenth.
+        batch: of the workload on one device.
     """
     trainer, _, mode, size = ids[0].rsplit("-", 3)
     module, _, name = TRAINERS[trainer].partition(":")
-    told = {"share": share, "size": size, "batch": WORKLOAD.batch, "weak": mode == "weak"}
+    told = {"share": share, "size": size, "batch": batch, "weak": mode == "weak"}
     with (root / module.replace(".", "/")).with_suffix(".py").open("a", encoding="utf-8") as file:
         file.write(SLOWER.format(module=module, name=name, **told))

@@ -17,7 +17,8 @@ A `checkout` is the same cell, and a `matrix` all default cells, in a fresh clon
 before. The clone's path has a random length, and the base has a path of its own. A third of them, drawn at random, have
 a neighbour: a process that keeps one core busy for half of every two seconds. `matrix-10` and `accepted-10` are without
 a neighbour, and one cell of the candidate's working tree, drawn at random, is 10 % slower. A `script` is one cell of
-docs/examples/digits.py in such a clone, on two ranks; in `script-10` its steps in the working tree take 10 % longer.
+docs/examples/digits.py in such a clone, on two ranks; in `script-10` its steps in the working tree take 10 % longer. A
+`net` and a `net-10` are the same with its net and its data under the built-in trainer `ddp`.
 
 10 and 5 % are judged at the default tolerance of 5 % and the default budget. A slowdown below the tolerance may pass by
 contract, so smaller ones have a smaller tolerance and a larger budget, as a user chooses who wants to know of them.
@@ -91,7 +92,15 @@ DEADLINE_S = 1800.0  # of a run
 ONE_CELL = ("--scaling-devices", "cpu:2", "--scaling-world-sizes", "2", "--scaling-mode", "strong")
 
 SCRIPT = Path("docs/examples/digits.py")
-OF_A_SCRIPT = (*ONE_CELL, "--scaling-script", f"{SCRIPT} --batch_size {{batch}}", "--scaling-batch", "96")
+BATCH = 96  # of one device
+OF_A_SCRIPT = (*ONE_CELL, "--scaling-script", f"{SCRIPT} --batch_size {{batch}}", f"--scaling-batch={BATCH}")
+NET = f"""
+[tool.scaling.workloads.net]
+model = "docs/evidence/digits_net.py:make"
+dataset = "docs/evidence/digits_net.py:data"
+batch = {BATCH}
+"""
+OF_ITS_NET = (*ONE_CELL, "--scaling-workload", "net")
 STEP = "            optimizer.zero_grad()\n", "            optimizer.step()\n"  # its first line and its last one
 
 SHOWN = (Outcome.FAIL, Outcome.PASS, Outcome.INCONCLUSIVE, Outcome.ERROR)
@@ -108,6 +117,7 @@ class Kind:
     in_clone: bool = False  # against its own commit; else against `Same`
     accepted: bool = False  # the run before it in the clone was accepted
     script: bool = False  # of a training script
+    net: bool = False  # of a training script's net, with a trainer
 
 
 NOT_RED = (Outcome.PASS, Outcome.INCONCLUSIVE)
@@ -132,6 +142,8 @@ KINDS = {
     "accepted-10": Kind("", 0.10, (Outcome.FAIL,), MATRIX, in_clone=True, accepted=True),
     "script": Kind("", 0.0, NOT_RED, OF_A_SCRIPT, in_clone=True, script=True),
     "script-10": Kind("", 0.10, (Outcome.FAIL,), OF_A_SCRIPT, in_clone=True, script=True),
+    "net": Kind("ddp", 0.0, NOT_RED, OF_ITS_NET, in_clone=True, net=True),
+    "net-10": Kind("ddp", 0.10, (Outcome.FAIL,), OF_ITS_NET, in_clone=True, net=True),
     "10": _slower(10),
     "5": _slower(5),
     "3": _slower(3, budget_s=300, tolerance=0.03),
@@ -189,7 +201,12 @@ def one_run(
     if kind.accepted:
         pytest_once([*command, "--scaling-accept=yes"], root, folder)
     slower = list[str]()
-    if kind.script and kind.planted:
+    if kind.net:
+        with (root / "pyproject.toml").open("a", encoding="utf-8") as file:
+            file.write(NET)
+    if kind.net and kind.planted:
+        planted_cell.plant(root, ["ddp-net-strong-2"], kind.planted, BATCH)
+    elif kind.script and kind.planted:
         plant_in_script(root / SCRIPT, kind.planted)
     elif kind.in_clone and kind.planted:
         slower = random.SystemRandom().choice(planted_cell.cells())
