@@ -49,7 +49,7 @@ def strays(apart: Apart) -> list[tuple[str, str]]:
         packages and the standard library of an environment in the working tree do not count, nor what an installer
         generated to lead imports to the working tree.
     """
-    root = os.path.realpath(apart.candidate_root)
+    root = _real(apart.candidate_root)
     modules = []
     for name, module in list(sys.modules.items()):
         try:
@@ -113,20 +113,28 @@ def _place(file: str | None, apart: Apart) -> str | None:
     path = os.path.realpath(file or "")
     if not _is_candidates(path, apart):
         return None
-    place = os.path.join(apart.checkout, os.path.relpath(path, os.path.realpath(apart.candidate_root)))
+    place = os.path.join(apart.checkout, os.path.relpath(path, _real(apart.candidate_root)))
     return place if os.path.isfile(place) else None
 
 
 def _is_candidates(path: str, apart: Apart) -> bool:
     """Return whether a file, its links resolved, is in the working tree and neither shared nor of an environment."""
-    root = os.path.realpath(apart.candidate_root)
-    python = [os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    in_tree = _is_in(path, [root]) and not _is_in(path, [*python, *_own(apart)])
+    root = _real(apart.candidate_root)
+    if not _is_in(path, [root]):
+        return False
+    python = [_real(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    in_tree = not _is_in(path, [*python, *_own(apart)])
     return in_tree and {"site-packages", "dist-packages"}.isdisjoint(path[len(root) :].split(os.sep))
 
 
 def _own(apart: Apart) -> list[str]:
-    return [os.path.realpath(folder) for folder in (apart.checkout, *apart.allowed)]
+    return [_real(folder) for folder in (apart.checkout, *apart.allowed)]
+
+
+@functools.lru_cache(maxsize=64)
+def _real(folder: str) -> str:
+    """Return a folder with its links resolved, as it was at first."""
+    return os.path.realpath(folder)
 
 
 def _remedy(path: str, apart: Apart) -> str:
