@@ -26,6 +26,7 @@ def test_gradients_that_fail_after_the_measurement_keep_it_from_the_baseline(pro
     result.stdout.fnmatch_lines(["Is it right?  This run goes on with 1 check of correctness; *"])
 
 
+@pytest.mark.nightly
 @needs_two_cores  # a floor holds for ranks that have a core each
 @pytest.mark.parametrize(
     ("options", "bodies"),

@@ -14,6 +14,7 @@ from tests.support.deadlines import WHOLE_S
 from tests.support.project import REPOSITORY
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("row", ["3-loss", "4-train"])
 def test_the_book_is_trained(row: str) -> None:
     [command] = [command for command in COMMANDS[row] if command.startswith("python")]

@@ -1,8 +1,7 @@
-"""Scripts of tests/scripts, every one of them under `tox -e scripts`, and `pytest -m correctness --scaling-script`."""
+"""Scripts of tests/scripts, most of them nightly, and `pytest -m correctness --scaling-script`."""
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
 
@@ -16,20 +15,22 @@ from tests.scripts import FOLDER, GATE, Entry, entries, verify
 from tests.scripts.test_scripts import BEGINNING
 from tests.support.project import Project
 
-CHOSEN = entries() if "SCALING_EVERY_SCRIPT" in os.environ else [each for each in entries() if each.name in GATE]
+EVERY = [pytest.param(each, id=each.name, marks=[] if each.name in GATE else pytest.mark.nightly) for each in entries()]
 
 
-@pytest.mark.parametrize("entry", CHOSEN, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", EVERY)
 def test_a_script_is_red_in_what_its_file_names(entry: Entry, bench: Bench) -> None:
     verify(entry, entry.check(bench))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["iterable", "mean_of_means", "fully_sharded"])
 def test_three_ranks_see_what_two_do(name: str, bench: Bench) -> None:
     [entry] = [entry for entry in entries() if entry.name == name]
     verify(entry, entry.check(bench, 3))
 
 
+@pytest.mark.nightly
 def test_passes_that_do_not_divide_by_the_ranks_are_not_compared(bench: Bench) -> None:
     """Three ranks make one pass each of the four that one device makes."""
     [entry] = [entry for entry in entries() if entry.name == "accumulation_by_ranks"]

@@ -80,6 +80,7 @@ def test_a_whole_bisection_names_the_slow_commit(
     assert not repository.git("status", "--porcelain")
 
 
+@pytest.mark.nightly
 def test_a_slow_commit_is_judged_bad(tmp_path: Path) -> None:
     """One run of a bisection, by real workers."""
     repository = Repository(tmp_path / "project")
@@ -122,6 +123,7 @@ def test_a_machine_is_calibrated(project: Project) -> None:
     assert "accepted" not in done.stdout
 
 
+@pytest.mark.nightly
 def test_both_faults_turn_the_gate_red(project: Project) -> None:
     """As in a project that only has the suite installed; a step of 400 % more is seen on any machine.
 
@@ -185,6 +187,7 @@ def test_real_workers_train_the_grid(project: Project) -> None:
     assert "linear" in done.stdout
 
 
+@pytest.mark.nightly
 @needs_two_cores
 def test_every_rank_leaves_a_trace_and_a_cell_that_breaks_costs_only_itself(project: Project) -> None:
     """On one device strong and weak are the same step, which is run once for both."""

@@ -31,6 +31,7 @@ def test_a_stray_item_fails_the_gate(project: Project) -> None:
     assert run.ret == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.nightly
 def test_fresh_processes_count_the_same(tmp_path: Path) -> None:
     """Two groups of ranks and two processes with replicas, each started by itself; docs/evidence has thirty."""
     (tmp_path / "data.py").write_text(DATA)

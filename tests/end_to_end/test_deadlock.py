@@ -29,6 +29,7 @@ def test_trainers_freeze_with_the_collector_on_and_never_with_it_off(
     assert ("in get_rng_state" in done.stderr) is bool(status)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("trainer", ONE_PROCESS)
 def test_threads_that_change_all_the_time_change_no_bit_in_200_steps(
     bench: Bench, trainer: str, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from docs.evidence.log import read_log
 from tests.support.deadlines import WHOLE_S
 from tests.support.project import REPOSITORY
@@ -16,6 +18,7 @@ CASES = (
 )
 
 
+@pytest.mark.nightly
 def test_runs_with_a_fault_end_as_they_must_and_the_next_run_works(tmp_path: Path) -> None:
     only = [argument for case in CASES for argument in ("--only", case)]
     command = [sys.executable, "-m", "docs.evidence.faults", "--mixed", "--log", str(tmp_path / "log"), *only]

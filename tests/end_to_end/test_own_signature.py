@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support import own_signatures
 from tests.support.project import Project
 
@@ -20,6 +22,7 @@ epochs = 2
 """
 
 
+@pytest.mark.nightly
 def test_models_of_their_own_signature_are_timed(project: Project) -> None:
     scores, losses = "CallsAlone", "CallsAloneForALoss"
     workloads = (("scores", "NeedsLabels"), ("losses", "OnlyLoss"))

@@ -28,6 +28,7 @@ init = "default"
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(len(available_cores()) < 2, reason="two CPU workers need two cores")
 def test_a_start_like_the_books_second_run_turns_its_weak_cell_red(project: Project) -> None:
     """One workload's (1, 32, .1) against (2, 64, .2), by a trainer that starts anew on two devices.

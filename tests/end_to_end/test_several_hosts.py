@@ -90,6 +90,7 @@ def only_record(project: Path) -> Record:
     return read_model(path, Record)
 
 
+@pytest.mark.nightly
 def test_one_run_measures_one_device_one_host_and_both_hosts(project: Path, tmp_path: Path) -> None:
     """The second host's clock is a month behind, and every host has its own folder for temporary files."""
     with hosts(tmp_path, share_cores=True) as two:
@@ -126,6 +127,7 @@ def test_a_host_that_dies_while_cells_are_timed_costs_the_cells_that_need_it(pro
     assert re.fullmatch(HAS_LEFT, both.reason)
 
 
+@pytest.mark.nightly
 def test_gradients_are_checked_over_hosts_and_a_host_that_dies_is_named(project: Path, tmp_path: Path) -> None:
     with hosts(tmp_path, 3) as three:
         other, _ = three.join(1, cwd=project), three.join(2, cwd=project)
@@ -146,6 +148,7 @@ def test_gradients_are_checked_over_hosts_and_a_host_that_dies_is_named(project:
     assert re.search(f"^host: {HAS_LEFT}$", shown, re.MULTILINE), shown
 
 
+@pytest.mark.nightly
 def test_a_host_whose_cable_is_pulled_out_is_named(project: Path, tmp_path: Path) -> None:
     with hosts(tmp_path) as two:
         two.join(1, cwd=project)
@@ -161,6 +164,7 @@ def test_a_host_whose_cable_is_pulled_out_is_named(project: Path, tmp_path: Path
     assert "alone: [{'returned': 0}]" in shown
 
 
+@pytest.mark.nightly
 def test_a_host_with_another_file_or_another_secret_is_refused(project: Path, tmp_path: Path) -> None:
     repository = Repository(project)
     commit = repository.commit()

@@ -1,7 +1,7 @@
 """Training scripts under test: right ones, and wrong ones with one mistake each, its source, and what it turns red.
 
 A few are checked in a run of all tests (`tests/scripts/test_scripts.py`), one of each kind in the gate
-(`tests/end_to_end/test_checked_scripts.py`), and all of them every night (`tox -e scripts`).
+(`tests/end_to_end/test_checked_scripts.py`), and all of them every night (`tox -e nightly`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ FOLDER = Path(__file__).parent
 BATCH = 16
 FAST = ("ddp", "accumulation_by_ranks", "mean_of_means", "never_wrapped", "no_sampler", "schedule_once_a_process")
 GATE = (  # a right one of each kind, and a wrong one for each item that `FAST` does not turn red
-    "fully_sharded", "gan", "iterable", "mixed_precision", "own_update", "tensor_parallel",
-    "not_broadcast", "one_output", "same_dropout", "separate_groups", "split_without_seed", "thawed_after_wrapping",
+    "fully_sharded", "iterable", "own_update", "tensor_parallel",
+    "not_broadcast", "one_output", "same_dropout", "separate_groups", "thawed_after_wrapping",
 )  # fmt: skip
 # What is not checked of a right script; of most, because they draw no random numbers.
 UNCHECKED = {
