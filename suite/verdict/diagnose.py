@@ -180,6 +180,37 @@ class Times(NamedTuple):
     ranks: int  # that have times of their own
 
 
+class _Windows(NamedTuple):
+    """Seconds a step of one variant in the windows of one session."""
+
+    typical_s: list[float]
+    slowest_s: list[float]
+    ranks: int
+
+    @classmethod
+    def of(cls, windows: Sequence[Sequence[float]]) -> _Windows:
+        """Return them from the times of all ranks."""
+        slowest = [max(times) for times in windows]
+        one = max(map(len, windows)) == 1  # typical and slowest are the same list then
+        return cls(slowest if one else [median_low(times) for times in windows], slowest, min(map(len, windows)))
+
+    def without(self, number: int) -> _Windows:
+        """Return them without those of one round."""
+        slowest = [*self.slowest_s[:number], *self.slowest_s[number + 1 :]]
+        if self.typical_s is self.slowest_s:
+            return _Windows(slowest, slowest, self.ranks)
+        return _Windows([*self.typical_s[:number], *self.typical_s[number + 1 :]], slowest, self.ranks)
+
+    def times(self, of_windows: Callable[[Sequence[float]], float]) -> Times:
+        """Return what is typical of them, and what the slowest rank takes."""
+        slowest_s = of_windows(self.slowest_s)
+        one = self.typical_s is self.slowest_s
+        return Times(slowest_s if one else of_windows(self.typical_s), slowest_s, self.ranks)
+
+
+_ByPoint = dict[Point, _Windows]
+
+
 def waterfall(sessions: Sequence[Rounds], *, mode: str, world_size: int) -> Waterfall | None:
     """Return the waterfall of one cell.
 
@@ -195,8 +226,9 @@ def waterfall(sessions: Sequence[Rounds], *, mode: str, world_size: int) -> Wate
     if not whole:
         return None
     timed = _of_common_points(whole)
-    taken = [_taken(rounds, location, mode, world_size) for rounds in timed]
-    without = [[_taken(each, location, mode, world_size).bars for each in _without_one(rounds)] for rounds in timed]
+    of_rounds = list(map(_windows_of, timed))
+    taken = [_taken(windows, location, mode, world_size) for windows in of_rounds]
+    without = [[_taken(each, location, mode, world_size).bars for each in _without_one(w)] for w in of_rounds]
     return Waterfall(
         sessions=len(timed),
         ideal_s=from_values([session.ideal_s for session in taken]),
@@ -222,12 +254,12 @@ def growth(candidate: Sequence[Rounds], base: Sequence[Rounds], *, mode: str, wo
     both = [pair for pair in zip(candidate, base, strict=True) if all(map(_is_whole, pair))]
     if not both:
         return None
-    timed = _of_common_points([rounds for pair in both for rounds in pair])
+    timed = list(map(_windows_of, _of_common_points([rounds for pair in both for rounds in pair])))
     pairs = list(zip(timed[::2], timed[1::2], strict=True))
 
-    def less(pair: Sequence[Rounds]) -> tuple[float, dict[tuple[str, ...], float]]:
+    def less(pair: Sequence[_ByPoint]) -> tuple[float, dict[tuple[str, ...], float]]:
         """Return by how much the step is longer, and each part."""
-        new, old = (_taken(rounds, faster_half, mode, world_size) for rounds in pair)
+        new, old = (_taken(windows, faster_half, mode, world_size) for windows in pair)
         bars = {causes: new.bars[causes] - old.bars[causes] for causes in new.bars}
         return new.measured_s - old.measured_s, {(OWN_WORK,): new.ideal_s - old.ideal_s, **bars}
 
@@ -243,12 +275,16 @@ def _of_common_points(sessions: Sequence[Rounds]) -> list[Rounds]:
     return [{point: rounds[point] for point in common} for rounds in sessions]
 
 
-def _without_one(rounds: Rounds) -> list[Rounds]:
-    """Return the rounds of a session, each time without another one; nothing where there is only one."""
-    count = min(map(len, rounds.values()))
+def _windows_of(rounds: Rounds) -> _ByPoint:
+    """Return what is used of the ranks in every window."""
+    return {point: _Windows.of(windows) for point, windows in rounds.items()}
+
+
+def _without_one(windows: _ByPoint) -> list[_ByPoint]:
+    """Return the windows of a session, each time without those of another round; nothing where there is only one."""
+    count = min(len(each.typical_s) for each in windows.values())
     return [
-        {point: [*windows[:number], *windows[number + 1 :]] for point, windows in rounds.items()}
-        for number in range(count if count > 1 else 0)
+        {point: each.without(number) for point, each in windows.items()} for number in range(count if count > 1 else 0)
     ]
 
 
@@ -287,15 +323,10 @@ def _is_whole(rounds: Rounds) -> bool:
     return all(rounds.get(point) for point in NEEDED)
 
 
-def _taken(rounds: Rounds, of_windows: Callable[[Sequence[float]], float], mode: str, world_size: int) -> _Taken:
-    times = {point: _times(windows, of_windows) for point, windows in rounds.items()}
+def _taken(windows: _ByPoint, of_windows: Callable[[Sequence[float]], float], mode: str, world_size: int) -> _Taken:
+    times = {point: each.times(of_windows) for point, each in windows.items()}
     share = 1 / world_size if mode == "strong" else 1.0
     return _Taken(times["one"].slowest_s * share, times["step"].slowest_s, _chain(times, mode, share))
-
-
-def _times(windows: Sequence[Sequence[float]], of_windows: Callable[[Sequence[float]], float]) -> Times:
-    typical, slowest = [median_low(ranks) for ranks in windows], [max(ranks) for ranks in windows]
-    return Times(of_windows(typical), of_windows(slowest), min(map(len, windows)))
 
 
 def _chain(times: Mapping[Point, Times], mode: str, share: float) -> dict[tuple[str, ...], float]:
