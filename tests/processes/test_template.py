@@ -145,6 +145,7 @@ def parent_of_a_rank(pool: Pool, name: str) -> int:
     return int(answer["returned"])
 
 
+@pytest.mark.nightly
 @forked
 class TestSeveralAtOnce:
     """Templates for several sessions are loaded at the same time, one a core."""

@@ -144,6 +144,7 @@ def test_every_replica_keeps_the_statistics_of_its_own_shard_in_its_buffers(
     assert not torch.allclose(torch.stack(means).mean(0), 0.1 * X.mean(0))
 
 
+@pytest.mark.nightly
 @settings(max_examples=4)
 @given(case=cases(LeNet, (1, 28, 28), torch.float64, max_steps=1))
 def test_the_notebooks_functional_lenet_on_any_split_is_one_device(case: Case) -> None:

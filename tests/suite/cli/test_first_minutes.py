@@ -100,6 +100,7 @@ def test_every_check_on_gpus_has_the_time_to_start_groups_of_each_size(tmp_path:
     assert min(limits) >= deadlines.ON_GPUS_S
 
 
+@pytest.mark.nightly
 def test_a_step_that_does_not_end_says_nothing_of_what_it_tries(tmp_path: Path) -> None:
     slow = replace(python("sleeps", "import time; time.sleep(60)"), limit_s=1.0)
     text = "\n".join(page("cpu:2", try_all([slow], tmp_path, print), []))

@@ -55,6 +55,7 @@ def test_steps_that_fail_hang_or_cannot_start_cost_their_own_line(
     assert said[0] == "1 of 4: fails (at most 60 s)"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGKILL"])
 def test_a_step_ends_with_the_process_that_tries_it(tmp_path: Path, name: str) -> None:
     """A step leads a session of its own, which no signal to the job's processes reaches."""

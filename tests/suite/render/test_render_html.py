@@ -199,6 +199,7 @@ class TestExtremes:
 class TestSize:
     """A page stays one that a browser opens."""
 
+    @pytest.mark.nightly
     def test_ten_thousand_cells_and_the_one_that_failed_is_in_view(self) -> None:
         cells = [records.cell(id=f"c{number}", trainer=f"t{number}", outcome="PASS") for number in range(10_000)]
         cells[7777] |= {"outcome": "FAIL"}

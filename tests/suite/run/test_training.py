@@ -335,6 +335,7 @@ def test_rank_that_dies_in_the_third_epoch_is_named_after_two_epochs_were_shown(
     ]
 
 
+@pytest.mark.nightly
 def test_compiled_replicas_have_room_for_the_versions_of_every_device() -> None:
     """Beyond torch's limit of eight for all devices of a process, it runs what it would compile without a word."""
     with torch._dynamo.config.patch(recompile_limit=8):  # pytest's monkeypatch takes the setting away at its end

@@ -294,6 +294,7 @@ class TestSharedSpread:
         made = found(*(self.noisy(rng) for _ in range(2)))
         assert [bar.df for bar in made.bars] == [1.0] * len(made.bars)
 
+    @pytest.mark.nightly
     @pytest.mark.parametrize("name", parts.NOISES)
     def test_parts_that_cost_nothing_are_rarely_named(self, name: str) -> None:
         assert not exceeds(parts.grown_by_mistake(parts.NOISES[name], 3, 300), 300, NAMING_ERROR)
