@@ -39,7 +39,7 @@ class Work:
 
     @property
     def rows(self) -> int:
-        """Of the minibatches so far; 0 where the script draws from no DataLoader, or as many as its rows are long."""
+        """Of the minibatches so far; 0 where the script draws from no DataLoader, or minibatches of many sizes."""
         return sum(self._sizes) if len(set(self._sizes)) <= SIZES else 0
 
     def _wrap(self, owner: Any, name: str, seen: Callable[[Any], None]) -> None:

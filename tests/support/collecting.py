@@ -14,7 +14,8 @@ from tests.support.project import REPOSITORY
 FEW = 10_000  # objects; Python 3.12 itself freezes 375
 MOST_PROCESSES = 4  # each loads torch
 # All tests with one of these markers are in one folder, and to collect the others takes longer than a trainer's checks.
-FOLDERS = {"correctness": "suite", "scaling": "suite", "end_to_end": "tests/end_to_end"}
+GATE = "end_to_end and not nightly"
+FOLDERS = {"correctness": "suite", "scaling": "suite", "end_to_end": "tests/end_to_end", GATE: "tests/end_to_end"}
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -45,8 +46,8 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Spread all tests over the cores, as `-n` would, where pytest-xdist is installed and nothing else was asked for.
 
-    There is a process more than cores, because tests wait for worker processes; whole runs (`-m end_to_end`), which are
-    timed, get one for each core. One file, a keyword, a debugger or another set of tests stays in this process; so does
+    There is a process more than cores, because tests wait for worker processes; whole runs (`-m end_to_end`) and what is
+    run nightly, which are timed, get one for each core. One file, a keyword, a debugger or another set of tests stays in this process; so does
     everything with `-n 0`.
     """
     option = config.option
@@ -54,7 +55,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         return
     everything = config.args_source is not pytest.Config.ArgsSource.ARGS and not option.keyword
     undecided = hasattr(option, "numprocesses") and option.numprocesses is None
-    whole_runs = option.markexpr == "end_to_end"
+    whole_runs = option.markexpr in ("end_to_end", GATE, "nightly")
     spread = whole_runs or "not scaling" in option.markexpr
     if undecided and everything and spread and not (option.usepdb or option.collectonly):
         option.numprocesses = min(MOST_PROCESSES, len(available_cores()) + (not whole_runs))
