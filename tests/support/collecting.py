@@ -46,9 +46,9 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Spread all tests over the cores, as `-n` would, where pytest-xdist is installed and nothing else was asked for.
 
-    There is a process more than cores, because tests wait for worker processes; whole runs (`-m end_to_end`) and what is
-    run nightly, which are timed, get one for each core. One file, a keyword, a debugger or another set of tests stays in this process; so does
-    everything with `-n 0`.
+    There is a process more than cores, because tests wait for worker processes; whole runs (`-m end_to_end`) and
+    nightly tests get one for each core, because they are timed. One file, a keyword, a debugger or another set of tests
+    stays in this process; so does everything with `-n 0`.
     """
     option = config.option
     if hasattr(config, "workerinput"):  # one of those processes
