@@ -17,7 +17,7 @@ from tests.support import collecting
 from tests.support.nvml import Scene
 from tests.support.project import REPOSITORY, Project
 
-DEFAULT = "not gpu and not scaling and not end_to_end"
+DEFAULT = "not gpu and not scaling and not end_to_end and not nightly"
 SOURCE = pytest.Config.ArgsSource
 
 
@@ -35,7 +35,10 @@ def spread(source: SOURCE = SOURCE.TESTPATHS, *, worker: bool = False, **options
     ("options", "processes"),
     [
         ({}, [min(collecting.MOST_PROCESSES, len(available_cores()) + 1)]),
-        ({"markexpr": "end_to_end"}, [min(collecting.MOST_PROCESSES, len(available_cores()))]),
+        *(
+            ({"markexpr": whole_runs}, [min(collecting.MOST_PROCESSES, len(available_cores()))])
+            for whole_runs in ("end_to_end", collecting.GATE, "nightly")
+        ),
         ({"numprocesses": 0}, [0]),
         *(
             (options, [None])
