@@ -139,7 +139,8 @@ def checked(folder: Path, script: Public) -> str:
     """Check a script; return its row: commit, red items, skipped items, seconds of wall time and of CPU time."""
     place = folder / script.clone
     commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=place, capture_output=True, text=True)
-    told = [str(Path(sys.executable).parent / "pytest"), "-v", "--color=no", "-m", "correctness", "--pyargs", "suite.checks"]
+    pytest = [str(Path(sys.executable).parent / "pytest"), "-v", "--color=no"]
+    told = [*pytest, "-m", "correctness", "--pyargs", "suite.checks"]
     told += ["--scaling-script", script.command, "-p", "no:cacheprovider"]
     told += ["--scaling-batch", str(script.batch)] if script.batch else []
     where, environment = place / script.folder, os.environ | script.environment

@@ -7,8 +7,10 @@
 runs one script by itself and under the suite, in fresh processes that take turns, and prints by how much longer a step
 takes under the suite: by the script's own clock, the median of its last steps in each process, and the mean ratio of
 neighbouring runs with a 95 % interval. A compiled net's frames are counted after the warm-up and at the end. Processes
-differ by more than the suite costs, so `--within` lets one process take turns: windows of 25 steps in which updates are
-counted as in a timed window, and windows in which nobody counts. Do not use the machine for anything else.
+differ by more than the suite costs, so `--within` lets one process take turns: windows of ten steps in which updates
+are counted as in a timed window, and windows in which nobody counts. Each of the first is compared with the two around it,
+so that a drift cancels, and the mean is without the lowest and the highest quarter, because a busy machine makes single
+windows longer. Do not use the machine for anything else.
 """
 
 from __future__ import annotations
@@ -28,10 +30,10 @@ from suite.processes.answers import SetUp, Timed
 from suite.processes.jobs import Job, ModelSpec, Prepared, ScriptRun
 from suite.processes.loopback import listen
 from suite.processes.pool import Pool
-from suite.verdict.metrics import from_values
+from suite.verdict.metrics import Interval, from_values, location, location_variance, t_quantile
 
 WARM, STEPS = 50, 250
-TURNS = 641  # windows of 25 steps; what is before the first is not one
+LONG, TURNS = 10, 1602  # steps of a window, and windows; what is before the first is not one
 TIMEOUT_S = 300.0
 SCRIPT = f"""\
 import json, statistics, sys, time
@@ -49,9 +51,9 @@ if "compile" in sys.argv:
 optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
 X, took, frames = torch.randn(128, 256), [], 0
 windows, updates = [], None
-for step in range({WARM + STEPS} + 100 if "within" not in sys.argv else 25 * {TURNS}):
-    if "within" in sys.argv and step % 25 == 0:
-        windows.append(took[-20:])  # the first ones after a change are left out
+for step in range({WARM + STEPS} + 100 if "within" not in sys.argv else {LONG * TURNS}):
+    if "within" in sys.argv and step % {LONG} == 0:
+        windows.append(took[-{LONG - 2}:])  # the first ones after a change are left out
         if updates is None:
             from suite.script.updates import Updates
             updates = Updates(lambda: None)
@@ -118,17 +120,23 @@ def within() -> str:
         (Path(folder) / "train.py").write_text(SCRIPT, encoding="utf-8")
         by_itself(Path(folder), ["train.py", "said.json", "within"])
         step_s = json.loads((Path(folder) / "said.json").read_text())
-    counted, alone = step_s[0::2], step_s[1::2]
-    ratios = [math.log(one / other) for one, other in zip(counted, alone, strict=False)]
+    logs = list(map(math.log, step_s))  # counted, alone, counted, ...
+    ratios = [logs[n] - (logs[n - 1] + logs[n + 1]) / 2 for n in range(2, len(logs) - 1, 2)]
+    (variance, df), middle = location_variance(ratios), location(ratios)
+    half = t_quantile(df, 0.975) * math.sqrt(4 / 3 * variance)  # neighbours share a window: 2 / N of its, not 1.5 / N
+    alone_ms = 1e3 * statistics.median(step_s[1::2])
     return (
-        f"a step of {1e3 * statistics.median(alone):.1f} ms takes {longer(ratios)} longer while its updates are "
-        f"counted, by {len(ratios)} pairs of windows"
+        f"a step of {alone_ms:.1f} ms takes {_shown(Interval(middle, middle - half, middle + half))} longer while its "
+        f"updates are counted, by {len(ratios)} windows and those around them"
     )
 
 
 def longer(ratios: list[float]) -> str:
     """Return the mean of logarithms of ratios as a share, with its 95 % interval."""
-    mean = from_values(ratios)
+    return _shown(from_values(ratios))
+
+
+def _shown(mean: Interval) -> str:
     shown = [f"{math.expm1(value):+.2%}" for value in (mean.estimate, mean.low, mean.high) if value is not None]
     return f"{shown[0]} [{', '.join(shown[1:])}]"
 
