@@ -9,8 +9,8 @@ takes under the suite: by the script's own clock, the median of its last steps i
 neighbouring runs with a 95 % interval. A compiled net's frames are counted after the warm-up and at the end. Processes
 differ by more than the suite costs, so `--within` lets one process take turns: windows of ten steps in which updates
 are counted as in a timed window, and windows in which nobody counts. Each of the first is compared with the two around
-it, so that a drift cancels, and the mean is without the lowest and the highest quarter, because a busy machine makes single
-windows longer. Do not use the machine for anything else.
+it, so that a drift cancels, and the mean is without the lowest and the highest quarter, because a busy machine makes
+single windows longer. Do not use the machine for anything else.
 """
 
 from __future__ import annotations
