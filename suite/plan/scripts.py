@@ -251,31 +251,36 @@ def require_batch(scripts: Sequence[Script], modes: Sequence[str]) -> None:
             )
 
 
-def shared_twice(script: Script, mode: str, world_size: int, own: tuple[float, float], one: tuple[float, float]) -> str:
+def divided_twice(
+    script: Script, mode: str, world_size: int, own: tuple[float, float], one: tuple[float, float]
+) -> str:
     """Return that a script divides its work by the number of ranks where the command does so already; "" if not.
 
     Args:
         script: as it is started.
         mode: "strong" or "weak".
         world_size: k.
-        own: rows and backward passes in an update of one of k ranks; 0 rows where they are not known.
+        own: rows of minibatches, 0 where they are not known, and backward passes in an update of one of k ranks.
         one: of one device.
     """
-    known = own[0] and one[0]
-    each, alone = (own[0], one[0]) if known else (own[1], one[1])
-    planned = script.per_rank(mode, world_size) / script.per_rank(mode, 1) if known else 1.0
-    if not each or not alone or not 1 - SAME < each / alone * world_size / planned < 1 + SAME:
+    (rows, passes), (rows_of_one, passes_of_one) = own, one
+    unit, each, alone, share = "passes", passes, passes_of_one, 1.0
+    if rows and rows_of_one:
+        share = script.per_rank(mode, world_size) / script.per_rank(mode, 1)
+        unit, each, alone = "rows", rows, rows_of_one
+    expected = share * alone
+    if not expected or not 1 - SAME < each * world_size / expected < 1 + SAME:
         return ""
-    passes_are_shared = one[1] > 1 and own[1] < one[1]
+    accumulates = passes_of_one > max(1, passes)
     remedy = (
         "let the number of passes in the command grow with {world_size}"
-        if passes_are_shared
+        if accumulates
         else "write {global_batch} where the command has the batch"
     )
     return (
-        f"script {script.name!r}, {mode}: in an update a rank of {world_size} has {each:.3g} "
-        f"{'rows' if known else 'passes'} and one device {alone:.3g}, and {planned * alone:.3g} were to be expected: "
-        f"the script divides them by the number of ranks itself; {remedy}"
+        f"script {script.name!r}, {mode}: in an update a rank of {world_size} has {each:.3g} {unit} and one device "
+        f"{alone:.3g}, and {expected:.3g} were to be expected: the script divides them by the number of ranks itself; "
+        f"{remedy}"
     )
 
 

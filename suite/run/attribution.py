@@ -24,17 +24,9 @@ from suite.room.conditions import LIMIT_CORES
 from suite.run import accuracy, judging
 from suite.run.groups import Groups
 from suite.run.observations import Observations, Session
+from suite.run.pace import LEAD_IN_S, drawn_before, hang_timeout_s, warm_step_s, whole_turns
 from suite.run.retries import Retries, timing
-from suite.run.session import (
-    CLEAN_TRIES,
-    LEAD_IN_S,
-    Say,
-    Sessions,
-    drawn_before,
-    hang_timeout_s,
-    warm_step_s,
-    whole_turns,
-)
+from suite.run.session import CLEAN_TRIES, Say, Sessions
 from suite.run.variants import VARIANTS, Target, points_of
 from suite.verdict import explain
 from suite.verdict.diagnose import OWN_WORK, Growth, Point, Rounds, Waterfall, growth, waterfall

@@ -24,8 +24,9 @@ from suite.processes.jobs import Exchange
 from suite.records.record import CollectivePoint, CollectiveRecord, interval
 from suite.room.devices import Devices
 from suite.run import blocks
+from suite.run.pace import LEAD_IN_S, hang_timeout_s, lead_in
 from suite.run.plan import Plan
-from suite.run.session import LEAD_IN_S, Say, hang_timeout_s, lead_in
+from suite.run.session import Say
 
 WINDOW_S = 0.008  # long against the tens of microseconds by which ranks leave a barrier one after the other
 MAX_CALLS = 1000

@@ -161,7 +161,7 @@ class Observations:
         steps: training steps a window, by arm.
         gradient_bytes: what one replica exchanges at every step, by arm.
         sample_flop: floating-point operations of training on one sample, by arm; 0 where they were not counted.
-        passes, rows: backward passes and rows of minibatches in an update of a script's rank, by arm; 0 where unknown.
+        work: rows of minibatches and backward passes in an update of a script's rank, by arm; 0 where not known.
         memory: the peak memory of each rank, by arm.
         transports: how NCCL connected the ranks, by arm; in the terms of `suite.rank.transport.said`.
         counters: what one step does, by arm.
@@ -189,8 +189,7 @@ class Observations:
     steps: Facts[Arm, int] = field(default_factory=Facts)
     gradient_bytes: Facts[Arm, int] = field(default_factory=Facts)
     sample_flop: Facts[Arm, int] = field(default_factory=Facts)
-    passes: Facts[Arm, float] = field(default_factory=Facts)
-    rows: Facts[Arm, float] = field(default_factory=Facts)
+    work: Facts[Arm, tuple[float, float]] = field(default_factory=Facts)
     memory: dict[Arm, tuple[RankMemory, ...]] = field(default_factory=dict)
     transports: Facts[Arm, tuple[str, ...]] = field(default_factory=Facts)
     counters: Facts[Arm, Counters] = field(default_factory=Facts)

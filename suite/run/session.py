@@ -14,11 +14,10 @@ from functools import partial
 
 from suite.base.sides import SidePool
 from suite.plan.cells import Arm, Side, short
-from suite.plan.scripts import shared_twice
+from suite.plan.scripts import divided_twice
 from suite.processes.answers import Connected, Parameters, SetUp, Timed
 from suite.processes.failure import LauncherEnded, WorkerFailure, repeated
 from suite.processes.group import START_TIMEOUT_S, dismiss
-from suite.processes.jobs import READ_AHEAD
 from suite.records import memory, record
 from suite.room.conditions import Conditions, disturbed
 from suite.room.meter import Meter
@@ -27,24 +26,15 @@ from suite.run import blocks, capacity
 from suite.run.caches import Caches
 from suite.run.groups import Groups
 from suite.run.observations import Observations, Session
+from suite.run.pace import LEAD_IN_S, WINDOW_S, drawn_before, hang_timeout_s, lead_in, warm_step_s, whole_turns
 from suite.run.retries import Retries, timing
 
-# A window is long compared with the microseconds of the clock and of the barrier, and short compared with the seconds
-# over which a machine's speed drifts.
-WINDOW_S = 0.12
 KEPT = 0.9  # of a session's share of the budget, until its last block ends: the rest is for what comes after it
 # A group's name is in its workers' environment, and in their arguments where torch's agent starts them. A length drawn
 # for every session turns what these do to a memory layout (Mytkowicz et al. 2009) into spread between sessions, which a
 # verdict allows for; without it they could favour one side in all sessions of a run.
 MOST_PADDING = 64
-SHORT_STEP_S = 1.0
-# Steps are warm when a window is not faster than the one before by more than this factor: a first step loads kernels,
-# compiles, and sets up connections, which can take seconds.
-WARM = 1.25
-MOST_WARM_UPS = 8
 MAX_STEPS = 200
-LEAD_IN_S = 0.05  # of untimed steps or calls before a window on GPUs
-MAX_LEAD_IN = 1000
 AT_ONCE = 8  # groups that take their first steps at the same time
 MEMORY_SHARE = 0.5  # of a GPU for these steps: contexts, parameters and data sets of all groups are there as well
 CLOSE_TIMEOUT_S = 60.0
@@ -61,54 +51,6 @@ Say = Callable[[str], None]
 
 class NoRoom(Exception):
     """The groups of workers of a session do not fit into memory together."""
-
-
-def hang_timeout_s(expected_s: float) -> float:
-    """Return after how many seconds a command counts as hung that should take `expected_s`; a slow one is measured."""
-    return max(20.0, 20 * expected_s)
-
-
-def whole_turns(steps: int, loaders: int) -> int:
-    """Return how many steps, at least these, are whole turns of a loader's processes (ADR 0053)."""
-    return steps + -steps % max(1, loaders)
-
-
-def drawn_before(lead_in: int, loaders: int) -> int:
-    """Return how many minibatches precede a window: what the loader's processes had prepared, and untimed steps."""
-    return READ_AHEAD * loaders + lead_in
-
-
-def lead_in(kind: str, call_s: float) -> int:
-    """Return how many untimed steps or calls precede a window; none on CPUs, whose clocks do not wait for work.
-
-    Args:
-        kind: of the devices.
-        call_s: seconds of one of them.
-    """
-    return 0 if kind == "cpu" else min(MAX_LEAD_IN, math.ceil(LEAD_IN_S / call_s))
-
-
-def warm_step_s(
-    window_s: Callable[[int], float | None], usual_s: float = 0.0, steps: int = 0, loaders: int = 0
-) -> float | None:
-    """Take windows of steps until they are warm, and return the last one's seconds a step.
-
-    Args:
-        window_s: times so many steps and returns seconds a step; None where that failed.
-        usual_s: of a warm step. A long step that takes no longer is warm at once, and others are after two windows; 0
-            where nothing is known.
-        steps: of every window but the first, which has one; 0 where that is not known.
-        loaders: processes that feed a rank, in whose turns all windows but the first are.
-    """
-    step_s = window_s(1)
-    for _ in range(MOST_WARM_UPS):
-        if step_s is None or SHORT_STEP_S <= step_s <= WARM * usual_s:
-            break
-        more = steps or (2 if step_s < WINDOW_S else 1)
-        before_s, step_s = step_s, window_s(whole_turns(more, loaders))
-        if step_s is not None and (before_s <= WARM * step_s or step_s <= WARM * usual_s):
-            break
-    return step_s
 
 
 class Sessions:
@@ -302,6 +244,7 @@ class Sessions:
             self._blocks = BLOCKS_IN_TURN if self._in_turns else self._plan_blocks(groups, session.starting_s)
         self._time(groups, now, end_s)
         self._check_parameters(groups, timed)
+        self._note(self._divided_twice(timed))
         self._ask_transports(groups, timed)
 
     def _dismiss(self, groups: Groups) -> None:
@@ -482,8 +425,7 @@ class Sessions:
         for arm in [arm for arm in timed if arm in groups.by_arm]:
             answers = groups.request(arm, Parameters, "parameters", self.timeout_s(arm, 1), name=arm.id) or []
             for answer in answers[:1]:
-                self._run.passes.setdefault(arm, answer.passes)
-                self._run.rows.setdefault(arm, answer.rows)
+                self._run.work.setdefault(arm, (answer.rows, answer.passes))
             broken = [(rank, answer.not_finite) for rank, answer in enumerate(answers) if answer.not_finite]
             if broken:
                 rank, parameter = broken[0]
@@ -491,15 +433,14 @@ class Sessions:
                 remedy = self._run.jobs[arm].dataset.remedy
                 groups.session.failures[arm] = WorkerFailure(arm.side, f"{cause}; {remedy}")
                 del groups.by_arm[arm]
-        self._note(self._shared_twice(timed))
 
-    def _shared_twice(self, timed: Sequence[Arm]) -> Iterator[str]:
-        passes, rows = self._run.passes, self._run.rows
+    def _divided_twice(self, timed: Sequence[Arm]) -> Iterator[str]:
+        """Yield what a user has to know of scripts that divide their work as the command does already."""
+        work = self._run.work
         for arm in timed:
             script = self._run.plan.workload(arm.workload).script
-            if script and arm.side == "candidate" and arm.world_size > 1 and arm in rows and arm.on_one in rows:
-                own, one = ((rows[each], passes[each]) for each in (arm, arm.on_one))
-                note = shared_twice(script, arm.mode, arm.world_size, own, one)
+            if script and arm.side == "candidate" and arm.world_size > 1 and arm in work and arm.on_one in work:
+                note = divided_twice(script, arm.mode, arm.world_size, work[arm], work[arm.on_one])
                 if note and note not in self._run.notes:
                     yield note
 

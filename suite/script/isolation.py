@@ -19,6 +19,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 CLONE_FS, CLONE_NEWNS, CLONE_NEWUSER = 0x00000200, 0x00020000, 0x10000000
@@ -133,8 +134,9 @@ def _without_overlays(
             watched = _outermost({*real} - {*watched})
             before = _seen(watched)
         for begin in map(os.path.realpath, begins):
-            if not any(_inside(begin, folder) for folder, copy in copies.items() if copy.exists()):
-                any(_copied(folder, copies[folder]) for folder in real if _inside(begin, folder))
+            for folder in filter(partial(_inside, begin), real):
+                if copies[folder].exists() or _copied(folder, copies[folder]):
+                    break
         _write(scratch / "mounted", f"refused: {why_not}")
     made = {folder: str(copy) for folder, copy in copies.items() if copy.exists()}
     return Kept(why_not, made, _before=before, _watched=tuple(watched))

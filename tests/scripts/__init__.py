@@ -19,7 +19,7 @@ from suite.script.items import ITEMS
 FOLDER = Path(__file__).parent
 BATCH = 16
 FAST = ("ddp", "accumulation_by_ranks", "mean_of_means", "never_wrapped", "no_sampler", "schedule_once_a_process")
-GATE = (  # a right one of each kind, and a wrong one for each item that `FAST` does not turn red
+GATE = (  # right ones of several kinds, and a wrong one for each item that `FAST` does not turn red
     "fully_sharded", "iterable", "own_update", "tensor_parallel",
     "not_broadcast", "one_output", "same_dropout", "separate_groups", "thawed_after_wrapping",
 )  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 from suite import options
 from suite.plan import scripts
 from suite.plan.config import Config
-from suite.plan.scripts import Script, available, kept_as_they_are, named, shared_twice
+from suite.plan.scripts import Script, available, divided_twice, kept_as_they_are, named
 from suite.plan.workloads import of_script
 from tests.support.project import Project
 
@@ -47,7 +47,7 @@ def test_a_batch_that_does_not_divide_is_an_error_that_names_the_world_size() ->
 def test_a_script_that_divides_its_work_once_more_is_told_what_to_write(
     mode: str, own: tuple[float, float], one: tuple[float, float], said: str
 ) -> None:
-    note = shared_twice(named("train.py --batch_size {batch}", {}, 64), mode, 2, own, one)
+    note = divided_twice(named("train.py --batch_size {batch}", {}, 64), mode, 2, own, one)
     assert said in note
     assert bool(note) == bool(said)
     assert ("write {global_batch} where the command has the batch" in note) == ("rows" in note and own[1] == one[1])

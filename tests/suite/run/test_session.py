@@ -24,8 +24,9 @@ from suite.room.devices import Devices
 from suite.run.blocks import LEAST, MOST
 from suite.run.groups import Groups
 from suite.run.observations import Session
+from suite.run.pace import WINDOW_S
 from suite.run.plan import FIRST_STEP_TIMEOUT_S
-from suite.run.session import MAX_STEPS, WINDOW_S, Sessions
+from suite.run.session import MAX_STEPS, Sessions
 from tests.support import learners
 from tests.support.answering import BASE, ONE, OWN, Answering, Pool, Still, sessions, time_blocks, warm_up
 from tests.support.measurements import FED, LENET, arm, cell, job, run_of, settings, trained
@@ -45,12 +46,11 @@ def test_a_script_that_divides_its_minibatch_itself_is_named_once() -> None:
     run = run_of(Cell("train", "train", "strong", 2), config=settings(workloads=(script,)))
     group = Answering({})
     several = sessions(run, group)
-    run.rows |= {own: 16.0, own.on_one: 64.0}
-    run.passes |= {own: 1.0, own.on_one: 1.0}
-    [note] = several._shared_twice([own.on_one, own])
+    run.work |= {own: (16.0, 1.0), own.on_one: (64.0, 1.0)}
+    [note] = several._divided_twice([own.on_one, own])
     assert note.startswith("script 'train', strong: in an update a rank of 2 has 16 rows and one device 64")
     run.notes.append(note)
-    assert not list(several._shared_twice([own.on_one, own]))
+    assert not list(several._divided_twice([own.on_one, own]))
 
 
 @pytest.mark.parametrize(("first_s", "second_s"), [(0.010, 0.002), (0.002, 0.010)])
