@@ -1,7 +1,7 @@
 """How the ranks of a script share one model, which is not data parallelism (worker's side).
 
-Seen are tensor parallelism by DTensor, the stages of torch's pipelines, and minibatches that an all_to_all sends on, as
-to experts. Not covered: a model that is split by hand, and sequences that are.
+It recognises tensor parallelism by DTensor, the stages of torch's pipelines, and rows that an all_to_all sends to other
+ranks, as to experts. Not covered: a model or a sequence that is split by hand.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Sharing:
                 setattr(module, name, self._seen(call))
 
     def by(self, modules: Iterable[nn.Module]) -> str:
-        """Return by what the modules that train are shared between ranks, in words; "" where each rank has all."""
+        """Return in words how ranks share the modules that train; "" where each rank has them whole."""
         if _has_stages():
             return "the stages of a pipeline"
         if self._routes:
@@ -56,7 +56,7 @@ def _has_stages() -> bool:
 
 
 def _has_parts(module: nn.Module) -> bool:
-    """Return whether parameters are DTensors of which not all was FSDP's doing: its meshes shard one dimension."""
+    """Return whether something beside FSDP, which shards one dimension of its mesh, made parameters DTensors."""
     fsdp = getattr(dist, "fsdp", None)
     managed = {
         id(parameter)
