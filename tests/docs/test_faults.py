@@ -1,4 +1,4 @@
-"""The campaign of faults: what it draws, what it sees in a run's aftermath, and its table in the docs."""
+"""The campaign of faults: what it draws, and what it sees in a run's aftermath."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from docs.evidence import faults
-from docs.evidence.log import ROOT, read_log
+from tests.support.faults import __main__ as faults
 from tests.support.faults import aftermath, catalogue
 from tests.support.faults.aftermath import Place, Ran
 from tests.support.faults.catalogue import FAULTS, Case
@@ -131,6 +130,13 @@ def test_earlier_files_are_compared_byte_by_byte(place: Place, name: str, what: 
     assert f"machine/{name} {what}" in problems(place, before)
 
 
-def test_the_page_shows_the_table_of_the_log() -> None:
-    table = faults.table(read_log(faults.LOG))
-    assert table in (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+def test_the_table_counts_right_runs_by_fault_and_moment_and_the_last_run_of_a_number() -> None:
+    common = {"fault": LOST.fault.name, "moment": "block", "seed": 1, "status": 1, "wall_s": 9.0}
+    lines = [
+        {**common, "run": 0, "right": False},
+        {**common, "run": 0, "right": True},
+        {**common, "run": 1, "right": False},
+    ]
+    head, _, row, every = (line.strip("| ").split(" | ") for line in faults.table(lines).splitlines())
+    assert (row[0], row[head.index("right")], row[-2:]) == (LOST.fault.name, "1 of 2", ["1", "9"])
+    assert every[head.index("block")] == "1 of 2"
