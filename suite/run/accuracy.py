@@ -68,8 +68,8 @@ def allowed_s(run: Observations, left_s: float, session_s: float = 0.0) -> float
         session_s: that each session takes without training.
     """
     config = run.plan.config
-    share_s = SHARE * config.budget_s
-    if config.min_sessions == 1 or run.sessions:
+    share_s = SHARE * config.budget.seconds
+    if config.budget.fixed or run.sessions:
         return min(share_s, left_s)
     return min(share_s, max(0.0, run.plan.beside_s(left_s, session_s, 0)))
 
@@ -265,7 +265,7 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
         has = "has left for it" if run.compares_first else "has for it"
         run.untrained[arm] = (
             f"{error.needed_s:.0f} s or more of training do not fit into what the budget {has} "
-            f"({SHARE:.0%} of {run.plan.config.budget_s:.0f} s at most, for all cells); raise --scaling-budget"
+            f"({SHARE:.0%} of {run.plan.config.budget.seconds:.0f} s at most, for all cells); raise --scaling-budget"
         )
         return
     if curve is not None:

@@ -110,7 +110,7 @@ def affordable(run: Observations, sessions: Sessions, wanted: Sequence[Target]) 
         if target.arms(run)["own"] not in run.lost:
             by_cell.setdefault(target.cell, []).append(target)
     costs_s = {cell: _needed_s(run, sessions, sides) for cell, sides in by_cell.items()}
-    too_long = {cell: cost_s for cell, cost_s in costs_s.items() if cost_s > SHARE * run.plan.config.budget_s}
+    too_long = {cell: cost_s for cell, cost_s in costs_s.items() if cost_s > SHARE * run.plan.config.budget.seconds}
     run.unexplained |= {cell: _too_long(cost_s) for cell, cost_s in too_long.items()}
     return [target for target in wanted if target.cell not in too_long]
 
@@ -173,13 +173,13 @@ def _allowed_s(run: Observations, sessions: Sessions, number: int, session_s: fl
     """
     config, left_s = run.plan.config, sessions.left_s()
     if run.comparison.bases:
-        return min(left_s, MOST_CELLS * SHARE * config.budget_s)
-    if number >= config.min_sessions:
+        return min(left_s, MOST_CELLS * SHARE * config.budget.seconds)
+    if number >= config.budget.least_sessions:
         return left_s
-    if config.min_sessions == 1:
-        return config.budget_s
-    training_s = accuracy.KEPT_SHARE * config.budget_s if number == 0 and accuracy.trained(run) else 0.0
-    return (run.plan.beside_s(left_s, session_s, number) - training_s) / (config.min_sessions - number)
+    if config.budget.fixed:
+        return config.budget.seconds
+    training_s = accuracy.KEPT_SHARE * config.budget.seconds if number == 0 and accuracy.trained(run) else 0.0
+    return (run.plan.beside_s(left_s, session_s, number) - training_s) / (config.budget.least_sessions - number)
 
 
 def _needed_s(run: Observations, sessions: Sessions, targets: Iterable[Target]) -> float:
@@ -211,12 +211,12 @@ def probing(run: Observations, sessions: Sessions, wanted: Sequence[Target], say
         rng = random.Random(f"{run.plan.seed} {number}")
         by_cell = _by_cell(run, wanted)
         begun_s, allowed_s = clock(), _allowed_s(run, sessions, number, groups.session.usual_s)
-        always = not run.comparison.bases and number < run.plan.config.min_sessions > 1
+        always = not run.comparison.bases and number < run.plan.config.budget.least_sessions > 1
         for cell, sides in by_cell.items():
             points = {target: points_of(run, target) for target in sides}
             needed_s = _needed_s(run, sessions, sides)
             expected_s = clock() - begun_s + run.apart_pace * needed_s
-            too_long = needed_s > SHARE * run.plan.config.budget_s and bool(run.comparison.bases)
+            too_long = needed_s > SHARE * run.plan.config.budget.seconds and bool(run.comparison.bases)
             if too_long or (expected_s > allowed_s and not always):
                 run.unexplained[cell] = _too_long(run.apart_pace * needed_s)
                 continue

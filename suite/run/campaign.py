@@ -230,7 +230,7 @@ class _Campaign:
 
     def _needed_s(self, chosen: Sequence[Cell]) -> float:
         """Return the budget that has room for cells, as far as it can be told now."""
-        spent_s = self._run.plan.config.budget_s - self._left_s()
+        spent_s = self._run.plan.config.budget.seconds - self._left_s()
         return spent_s + self._run.sessions_lacking * self._session_of(chosen)
 
     def _forecast(
@@ -440,9 +440,8 @@ class _Campaign:
 
     def _planned(self, affordable: float) -> int:
         """Return how many sessions there are, where the budget allows `affordable`."""
-        config = self._run.plan.config
-        least = config.min_sessions if self._keeps_budget else max(config.min_sessions, self._run.sessions_needed)
-        sessions = max(least, int(affordable))
+        config, least = self._run.plan.config, self._run.plan.config.budget.least_sessions
+        sessions = max(least, int(affordable), 0 if self._keeps_budget else self._run.sessions_needed)
         return sessions if self._run.comparison.bases else min(sessions, MAX_SESSIONS[config.profile])
 
     def _next_s(self, units: Sequence[tuple[Arm, ...]]) -> float:
@@ -453,7 +452,7 @@ class _Campaign:
     @property
     def _keeps_budget(self) -> bool:
         """Whether the budget is the user's own, which is kept even if sessions take longer than planned."""
-        return self._run.plan.config.min_sessions == 1 and not self._run.plan.config.calibrate
+        return self._run.plan.config.budget.fixed and not self._run.plan.config.calibrate
 
     def _wants_time(self, cell: Cell, *, of_figures: bool) -> bool:
         """Return whether the next session times a cell."""
@@ -482,12 +481,11 @@ class _Campaign:
 
     def _left_s(self) -> float:
         """Return how much of the budget is left, without what sweeps that are still to come need."""
-        plan = self._run.plan
-        return plan.config.budget_s - plan.elapsed_s - (0.0 if self._run.collectives else collectives.cost_s(plan))
+        sweeps_s = 0.0 if self._run.collectives else collectives.cost_s(self._run.plan)
+        return self._run.plan.left_s - sweeps_s
 
     def _say_left(self, what: str) -> None:
-        run, config = self._run, self._run.plan.config
-        left_s = config.budget_s - run.plan.elapsed_s
+        run, left_s = self._run, self._run.plan.left_s
         fills_budget = run.compares_first and accuracy.trained(run)
         if run.planned and self._comparing and not fills_budget:
             planned_s = (run.planned - len(run.sessions)) * run.session_s + collectives.cost_s(run.plan)

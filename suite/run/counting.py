@@ -33,7 +33,7 @@ def counting(run: Observations, sessions: Sessions, chosen: Sequence[Cell], say:
         for arm in dict.fromkeys(arm for cell in chosen for arm in run.arms(cell).values()):
             if arm in run.counters:
                 continue
-            left_s = SHARE * run.plan.config.budget_s - (run.plan.clock() - start)
+            left_s = SHARE * run.plan.config.budget.seconds - (run.plan.clock() - start)
             needed_s = (1 + STEPS) * sessions.step_s.get(arm, 0.0)
             if arm not in groups.by_arm:
                 run.uncounted[arm] = "its workers had ended before its steps were counted"

@@ -186,7 +186,7 @@ def lines(run: Observations, planned: int, each: Length, left_out: Sequence[Cell
     first = (
         f"plan: {len(comparison.judged) or len(run.plan.cells)} cell(s){bases}, "
         f"about {planned} session(s) of {each.wall_s:.0f} s, {minutes:.1f} min in all{training} "
-        f"(budget {run.plan.config.budget_s / 60:.1f} min); {plural(comparisons, 'check')} can fail{of_runs}"
+        f"(budget {run.plan.config.budget.seconds / 60:.1f} min); {plural(comparisons, 'check')} can fail{of_runs}"
     )
     judges = comparison.bases and not run.plan.config.calibrate
     devices = run.plan.config.devices
@@ -236,7 +236,7 @@ def training_s(run: Observations, each: Length) -> float:
     """Return how long the first session trains at most; 0 when it is over, and where nets are trained at the end."""
     if run.sessions or run.compares_first or not accuracy.trained(run):
         return 0.0
-    return max(0.0, accuracy.allowed_s(run, run.plan.config.budget_s - run.plan.elapsed_s - each.wall_s, each.wall_s))
+    return max(0.0, accuracy.allowed_s(run, run.plan.left_s - each.wall_s, each.wall_s))
 
 
 def _scope(run: Observations, planned: int) -> str:

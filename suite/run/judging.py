@@ -181,8 +181,8 @@ def _over_budget(run: Observations, cell: Cell) -> CheckRecord:
         against=run.comparison.bases[side].label,
         outcome=Outcome.INCONCLUSIVE,
         reason=(
-            f"not judged: budget; {run.plan.config.budget_s:.0f} s are spent on {judged} of {judged + left_out} cells"
-            f"{run.comparison.room}: raise --scaling-budget, or select fewer cells"
+            f"not judged: budget; {run.plan.config.budget.seconds:.0f} s are spent on {judged} of {judged + left_out} "
+            f"cells{run.comparison.room}: raise --scaling-budget, or select fewer cells"
         ),
         ratio=seen and interval(seen),
     )

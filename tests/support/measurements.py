@@ -16,7 +16,7 @@ from typing import Any
 from suite.plan import cells
 from suite.plan.base import Base
 from suite.plan.cells import Arm, Cell, Side
-from suite.plan.config import Config
+from suite.plan.config import Budget, Config
 from suite.plan.workloads import BUILT_IN, Recipe
 from suite.processes.jobs import Job, Place, Prepared
 from suite.records.baselines import AcceptedCell, AcceptedRun, Baseline
@@ -66,7 +66,8 @@ def arm(world_size: int = 2, trainer: str = "ddp", side: Side = "candidate", mod
 
 
 def settings(**changes: Any) -> Config:
-    """Return the default settings on two cores; `changes` replace fields."""
+    """Return the default settings on two cores, in two minutes; `changes` replace fields, or the budget's."""
+    budget = Budget(changes.pop("budget_s", 120.0), fixed=changes.pop("fixed", False))
     chosen: dict[str, Any] = {
         "root": Path(),
         "devices": Devices("cpu", ("cpu", "cpu"), (0, 1)),
@@ -78,8 +79,7 @@ def settings(**changes: Any) -> Config:
         "modes": ("strong", "weak"),
         "data_root": Path("data"),
         "tolerance": 0.05,
-        "budget_s": 120.0,
-        "min_sessions": 4,
+        "budget": budget,
         "against": None,
         "accept": None,
         "require_devices": 0,

@@ -402,4 +402,4 @@ def test_first_steps_get_what_is_left_of_the_budget() -> None:
     run = run_of(cell(2), clock=lambda: 50.0, begun_s=0.0)
     group = Answering({OWN.id: 0.01})
     sessions(run, group)._warm_up(Groups(Session(0), {OWN: group}), [OWN])
-    assert set(group.deadlines) == {run.plan.config.budget_s - 50.0}
+    assert set(group.deadlines) == {run.plan.config.budget.seconds - 50.0}
