@@ -17,8 +17,8 @@ from suite.records.counters import Change, Counters
 from suite.records.record import CheckRecord
 from suite.run.groups import Groups
 from suite.run.observations import Observations
-from suite.run.pace import hang_timeout_s
 from suite.run.session import Say, Sessions
+from suite.run.timer import hang_timeout_s
 from suite.verdict import Outcome
 
 STEPS = 3  # the fewest that show a count which varies in turn

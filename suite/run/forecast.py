@@ -21,9 +21,9 @@ from suite.render.figures import plural
 from suite.room.limits import usable_cores
 from suite.run import accuracy, attribution, collectives, judging
 from suite.run.observations import Observations
-from suite.run.pace import LEAD_IN_S, WINDOW_S
 from suite.run.plan import Plan
 from suite.run.session import Sessions
+from suite.run.timer import LEAD_IN_S, WINDOW_S
 from suite.verdict import ALPHA_PASS, FIRST_LOOK
 from suite.verdict.paired import fewest_alone
 

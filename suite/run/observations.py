@@ -22,7 +22,7 @@ from suite.records.memory import RankMemory
 from suite.room.conditions import Conditions, disturbed
 from suite.run import blocks
 from suite.run.plan import Plan
-from suite.run.retries import MORE_SHARE
+from suite.run.timer import MORE_SHARE
 from suite.verdict.paired import sessions_needed
 from suite.verdict.spread import MOST_DF
 

@@ -147,9 +147,6 @@ class PretendedSessions:
     def left_s(self) -> float:
         return self.world.run.plan.config.budget.seconds - self.world.now
 
-    def lead_in(self, step_s: float, loaders: int) -> int:
-        return loaders
-
     def replan_blocks(self, training_s: float = 0.0) -> None:
         """The number of blocks is fixed."""
 

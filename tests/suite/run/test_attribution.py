@@ -269,7 +269,7 @@ class TestRounds:
         target = Target(SCRIPT, "candidate")
         group = Evaluates(attribution.arms(run, [target]), {})
         groups = Groups(run.sessions[0], dict.fromkeys(group.arms.values(), group))  # type: ignore[arg-type]
-        taken = attribution._window(run, groups, target, "apart", 3, 60.0, 0)
+        taken = attribution._Variant(run, groups, target, "apart").window(3, 0, 60.0)
         assert (taken is not None) == kept
         assert not run.lost
 

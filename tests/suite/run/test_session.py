@@ -24,9 +24,9 @@ from suite.room.devices import Devices
 from suite.run.blocks import LEAST, MOST
 from suite.run.groups import Groups
 from suite.run.observations import Session
-from suite.run.pace import WINDOW_S
 from suite.run.plan import FIRST_STEP_TIMEOUT_S
 from suite.run.session import MAX_STEPS, Sessions
+from suite.run.timer import WINDOW_S
 from tests.support import learners
 from tests.support.answering import BASE, ONE, OWN, Answering, Pool, Still, sessions, time_blocks, warm_up
 from tests.support.measurements import FED, LENET, arm, cell, job, run_of, settings, trained
