@@ -24,6 +24,7 @@ from suite.plan.cells import Cell, Side
 from suite.records.record import CheckRecord, interval
 from suite.run import accuracy, counting, samples
 from suite.run.observations import Observations
+from suite.run.schedule import LEAVE_AFTER
 from suite.verdict import GRAVEST_FIRST, Outcome, Verdict, metrics
 from suite.verdict.floor import floor
 from suite.verdict.machine import WIDENED
@@ -80,7 +81,8 @@ def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:
     arms = run.arms(cell)
     bases = run.comparison.bases if cell in run.comparison.cells else ()
     over_budget = cell in run.comparison.over_budget
-    timed = [(_time(run, cell, side), arms[side]) for side in bases if side in arms and not over_budget]
+    judge = _left if cell in run.comparison.left else _time
+    timed = [(judge(run, cell, side), arms[side]) for side in bases if side in arms and not over_budget]
     return (
         # A FAIL stands, even if the rebuilt commit, which may be timed for other cells, is lost later.
         *(check for check, base in timed if base not in run.lost or check.outcome is Outcome.FAIL),
@@ -168,6 +170,20 @@ def _time(run: Observations, cell: Cell, side: Side) -> CheckRecord:
         outcome=judged.outcome,
         reason=judged.reason,
         ratio=judged.ratio and interval(judged.ratio),
+    )
+
+
+def _left(run: Observations, cell: Cell, side: Side) -> CheckRecord:
+    seen, needed = against(run, cell, side), run.comparison.left[cell]
+    more_s = None if needed is None else (needed - LEAVE_AFTER) * run.session_s
+    remedy = "a quieter machine" if more_s is None else f"about {more_s / 60:.1f} more minutes"
+    return CheckRecord(
+        rule=RULE_AGAINST[side],
+        against=run.comparison.bases[side].label,
+        outcome=Outcome.INCONCLUSIVE,
+        reason=f"too noisy for this budget: it needs {remedy}, and left its time to other cells after {LEAVE_AFTER} "
+        "sessions; raise --scaling-budget, or select it alone (-k)",
+        ratio=seen.ratio and interval(seen.ratio),
     )
 
 

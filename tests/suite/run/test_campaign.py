@@ -17,7 +17,7 @@ from suite.plan.floors import Floor
 from suite.records.record import CellRecord
 from suite.room.devices import Devices
 from suite.run.attribution import OF_A_SLOWER_CELL, SESSIONS
-from suite.run.campaign import MAX_SESSIONS
+from suite.run.schedule import MAX_SESSIONS
 from suite.verdict import Outcome
 from tests.support.campaigns import BASE, EQUAL, NEIGHBOUR, ONE, OWN, SLOWER, TWO, WEAK, World
 from tests.support.measurements import AGAINST, BLOCKS, arm, cell, settings
