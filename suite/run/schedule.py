@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean
+from statistics import NormalDist, fmean, geometric_mean
 from typing import NamedTuple, TypeVar
 
 from suite.plan.config import Budget
@@ -22,7 +22,7 @@ ONE_IN = 4  # where accepted commits are rebuilt, at most a quarter of the sessi
 MAX_SESSIONS = {"quick": 6, "full": 20}  # where nothing can be decided, more sessions only narrow the intervals
 LEAVE_AFTER = 2  # sessions: the last ones before the first look
 HOPELESS = 0.2  # a cell may leave where it is less probable that it passes, if its step is as long as the base's
-SETTLED = 4  # degrees of freedom of what all cells show, in what a cell's own windows show of its scatter
+SETTLED = 2  # degrees of freedom of what all cells show, in what a cell's own windows show of its scatter
 BETWEEN = 0.005  # SD between sessions that is assumed at least, as on machines at rest
 
 Key = TypeVar("Key")
@@ -126,11 +126,14 @@ def scatters(middles: Mapping[Key, Sequence[Middle]], rounds: float) -> dict[Key
     known = {key: (fmean(v for v, _ in each), sum(df for _, df in each)) for key, each in seen.items() if each}
     if not known:
         return {}
-    usual = fmean(own for own, _ in known.values())
+    usual = geometric_mean(own for own, _ in known.values())
     within = {key: (df * own + SETTLED * usual) / (df + SETTLED) for key, (own, df) in known.items()}
+    # What two sessions show of a variance is as uncertain as it is large, so that quiet cells count most.
     several = [key for key in known if len(middles[key]) > 1]
-    excess = [variance([each.value for each in middles[key]]) - within[key] for key in several]
-    between = max(BETWEEN**2, fmean(excess) if excess else 0.0)
+    weights = {key: within[key] ** -2 for key in several}
+    values = {key: [middle.value for middle in middles[key]] for key in several}
+    excess = math.fsum(weights[key] * (variance(values[key]) - within[key]) for key in several)
+    between = max(BETWEEN**2, excess / math.fsum(weights.values()) if several else 0.0)
     return {key: Scatter(within[key], between, rounds, len(middles[key])) for key in known}
 
 
