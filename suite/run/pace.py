@@ -25,7 +25,7 @@ def hang_timeout_s(expected_s: float) -> float:
 
 
 def whole_turns(steps: int, loaders: int) -> int:
-    """Return how many steps, at least these, are whole turns of a loader's processes (ADR 0053)."""
+    """Return how many steps, at least these, are whole turns of a loader's processes (docs/adr/0003)."""
     return steps + -steps % max(1, loaders)
 
 

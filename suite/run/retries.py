@@ -1,4 +1,4 @@
-"""Windows that others disturbed are timed again at once (docs/adr/0043)."""
+"""Windows that others disturbed are timed again at once (docs/adr/0003)."""
 
 from __future__ import annotations
 
