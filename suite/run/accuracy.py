@@ -2,7 +2,7 @@
 
 One device is compared with the nets of accepted runs, where it trained from the same seeds. Each net starts from its
 seed and is trained by the workload's recipe, with the first session's workers when their timing is over, or, next to
-accepted commits in the quick profile, in what the comparison leaves of the budget (docs/adr/0044). Strong scaling keeps
+accepted commits in the quick profile, in what the comparison leaves of the budget (docs/adr/0004). Strong scaling keeps
 the recipe; weak scaling trains with k times its batch and the rate of the workload's rule. Both are compared with one
 device and the recipe as it is, which is trained once.
 

@@ -37,7 +37,7 @@ SESSIONS = 12  # take a cell apart; without a base, the quick profile has fewer,
 # For a cell that looks slower. An obvious FAIL is decided with three, from which parts pool how sessions differ.
 OF_A_SLOWER_CELL = {"quick": 3, "full": SESSIONS}
 # Of a session for each side, shared by its cells; all have a round forwards and one backwards. More rounds show a part
-# better: they are most of its noise (docs/adr/0052).
+# better: they are most of its noise.
 SESSION_S = {"quick": 5.0, "full": 10.0}
 MOST_CELLS = 3  # with a base in the run: the slowest ones, so that a session does not become many times longer
 
@@ -68,7 +68,7 @@ def slowest(run: Observations, slower: Sequence[Cell]) -> list[Target]:
 
 
 def fits(run: Observations, wanted: Sequence[Target], left_s: float) -> bool:
-    """Return whether the rest of a user's budget has the time to decide cells and to take them apart (ADR 0047).
+    """Return whether the rest of a user's budget has the time to decide cells and to take them apart (docs/adr/0004).
 
     It must have it for the sessions that the decision seems to lack, and for all those that a waterfall lacks before
     parts can be named. These take half of it at most: before the third session, nobody knows how sessions scatter.

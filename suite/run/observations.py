@@ -239,7 +239,7 @@ class Observations:
 
     @property
     def compares_first(self) -> bool:
-        """Whether nets are trained in what the comparison leaves of the budget (docs/adr/0044)."""
+        """Whether nets are trained in what the comparison leaves of the budget (docs/adr/0004)."""
         config = self.plan.config
         accepted = bool(self.comparison.bases) and config.against is None
         return accepted and config.profile == "quick" and config.accept is None

@@ -1,7 +1,7 @@
 """One session: fresh worker processes for every arm, a warm-up, interleaved blocks, and the end of those processes.
 
 An arm that fails is taken out and the others go on; only the cells that need it are lost. A session whose launcher ends
-does not count (docs/adr/0033).
+does not count (docs/adr/0005).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Times windows of whatever is timed: steps of an arm, a variant of a step, calls of a collective.
 
 A warm-up finds how long a step takes. On GPUs a window follows untimed steps, because their clocks wait for work. Where
-others disturbed a window, it is timed again at once (docs/adr/0043).
+others disturbed a window, it is timed again at once (docs/adr/0003).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Subject:
     Attributes:
         window: times so many steps, after so many untimed ones, within so many seconds; None where that failed.
         first_s: deadline of a window whose steps may be the first ones.
-        loaders: processes that feed a rank; windows have whole turns of them (ADR 0053).
+        loaders: processes that feed a rank; windows have whole turns of them (docs/adr/0003).
         usual_s: of a warm step. A long step that takes no longer is warm at once, and others are after two windows; 0
             where nothing is known.
     """
@@ -110,7 +110,7 @@ def hang_timeout_s(expected_s: float) -> float:
 
 
 def whole_turns(steps: int, loaders: int) -> int:
-    """Return how many steps, at least these, are whole turns of a loader's processes (ADR 0053)."""
+    """Return how many steps, at least these, are whole turns of a loader's processes (docs/adr/0003)."""
     return steps + -steps % max(1, loaders)
 
 
