@@ -2,7 +2,7 @@
 
 The first session of a comparison counts a few steps of every cell's arms when everything else of the session is over,
 so nothing that is timed is recorded. An arm that cannot be counted keeps its times and says why.
-`suite.records.counters` compares two arms; docs/counters.md defines the counters.
+`suite.records.counters` compares two arms; docs/metrics.md defines the counters.
 """
 
 from __future__ import annotations

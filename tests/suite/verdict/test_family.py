@@ -27,12 +27,15 @@ def test_error_rates(row: Row) -> None:
         assert not passes, f"wrong PASS in {shown.wrong_pass} of {shown.slower} cells"
 
 
-def test_the_page_has_a_row_for_every_noise_and_says_where_a_promise_is_missed() -> None:
+def test_the_page_has_every_row_that_misses_a_promise_and_says_so() -> None:
     page = (REPOSITORY / "docs/verdict.md").read_text(encoding="utf-8")
-    [_, table] = page.split("| noise | any FAIL, before |")
+    [_, table] = page.split("| noise | any FAIL |")
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.split("\n\n")[0].splitlines()[2:]]
-    shown = [(name, fail.startswith("**"), wrong.startswith("**")) for name, _, fail, wrong, *_ in rows]
-    assert shown == [(row.name, Outcome.FAIL in row.missed, Outcome.PASS in row.missed) for row in FAMILY]
+    shown = {(name, fail.startswith("**"), wrong.startswith("**")) for name, fail, wrong, *_ in rows}
+    known = {(row.name, Outcome.FAIL in row.missed, Outcome.PASS in row.missed) for row in FAMILY}
+    missed = {(name, *promises) for name, *promises in known if any(promises)}
+    assert missed <= shown <= known
+    assert f"all {len(FAMILY)} rows" in " ".join(page.split())
 
 
 def test_modes_and_stale_calibrations_raised_alarms_while_cells_were_judged_alone() -> None:
