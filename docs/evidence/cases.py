@@ -65,7 +65,7 @@ RIGHT: dict[str, Sequence[str]] = {
     f"{USERS}Adam": UNDER_SELF,
     "tests.support.text_trainers:Accumulates": tuple(TEXT_CHECKS),
     "docs/real-world-trainer.md": UNDER_SELF,
-    "docs/adapters/with_hsdp.py:HSDPTrainer": LOUD,  # torch's FSDP2 ends its process there: docs/your-trainer.md
+    "docs/adapters/with_hsdp.py:HSDPTrainer": LOUD,  # torch's FSDP2 ends its process there: docs/adapters.md
 }
 
 
