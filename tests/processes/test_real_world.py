@@ -1,4 +1,4 @@
-"""The class of docs/examples/real_world_trainer.py on real gloo ranks: right as it is, and found when a line is wrong."""
+"""docs/examples/real_world_trainer.py on real gloo ranks: right as it is, and found when a line is wrong."""
 
 from __future__ import annotations
 
