@@ -35,7 +35,7 @@ def test_readme_fits_on_two_screens() -> None:
 
 
 def test_the_page_on_adapters_links_every_adapter() -> None:
-    linked = set(links((REPOSITORY / "docs" / "adapters.md").read_text(encoding="utf-8")))
+    linked = set(links((REPOSITORY / "docs" / "your-trainer.md").read_text(encoding="utf-8")))
     assert {f"adapters/{path.name}" for path in (REPOSITORY / "docs" / "adapters").glob("*.py")} <= linked
 
 
