@@ -1,4 +1,4 @@
-"""The campaign of faults: what it draws, what it sees in a run's aftermath, and its table in the docs."""
+"""The campaign of faults: what it draws, and what it sees in a run's aftermath."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from docs.evidence import faults
-from docs.evidence.log import ROOT, read_log
 from tests.support.faults import aftermath, catalogue
 from tests.support.faults.aftermath import Place, Ran
 from tests.support.faults.catalogue import FAULTS, Case
@@ -129,8 +128,3 @@ def test_earlier_files_are_compared_byte_by_byte(place: Place, name: str, what: 
     before, path = place.kept(), place.reports / "machine" / name
     path.unlink() if what == "is lost" else path.write_text("{ }")
     assert f"machine/{name} {what}" in problems(place, before)
-
-
-def test_the_page_shows_the_table_of_the_log() -> None:
-    table = faults.table(read_log(faults.LOG))
-    assert table in (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
