@@ -4,30 +4,27 @@ A time of another day differs by everything that changed on the machine since, s
 nothing (`suite.verdict.stored`). The commits of a cell's newest accepted run and of its pinned run are rebuilt with
 today's interpreter. A cell whose commit was not measured here is INCONCLUSIVE, with the reason and what to type.
 
-Accepted runs also show what the machine could do: where the same commit, rebuilt or checked out, keeps less of k
-devices than it did in them, the machine fails, and not the code (`suite.verdict.machine`).
+Accepted runs also show what the machine could do (`suite.run.accepted_machine`).
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from statistics import fmean
+from collections.abc import Mapping
 
 from suite.base.bases import of_ref
 from suite.base.git import FULL_NAME
 from suite.plan.base import Base
 from suite.plan.cells import Cell, Side
 from suite.records import baselines
-from suite.records.baselines import AcceptedRun
-from suite.records.differences import differences
-from suite.records.record import CheckRecord, Record, WaterfallRecord, interval
-from suite.run import judging, samples
+from suite.records.baselines import AcceptedRun, Identity
+from suite.records.record import CheckRecord, Record, interval
+from suite.run import accepted_machine, judging
+from suite.run.accepted_machine import changes_since, side_of
 from suite.run.observations import Comparison, Observations
 from suite.verdict import Outcome
-from suite.verdict.machine import cause, machine
-from suite.verdict.stored import Run, RunDifference, difference, hours_apart
+from suite.verdict.stored import RunDifference, difference
 
 LEVEL, PINNED = "accepted runs", "the pinned run"
 _REMEDY = "measure a base in the same run (--scaling-against={})"
@@ -43,8 +40,8 @@ def rebuild(run: Observations, draft: Record) -> Comparison:
     """
     missing, by_cell = _missing(run), dict[Cell, dict[Side, Base]]()
     for cell, figures in zip(run.plan.cells, draft.cells, strict=True):
-        newest = _base("accepted", run.plan.baseline.latest(figures, draft))
-        pin = _base("pinned", run.plan.baseline.pinned(figures, draft))
+        runs = run.plan.baseline.rebuildable(figures, draft)
+        newest, pin = (_base("accepted", runs[-1]), _base("pinned", runs[0])) if runs else (None, None)
         wanted: dict[Side, Base | None] = {"base": newest}
         if newest and pin and pin.commit != newest.commit:
             wanted["pinned"] = pin
@@ -83,18 +80,18 @@ def checks(run: Observations, draft: Record) -> dict[Cell, tuple[CheckRecord, ..
             continue
         own, calibrated = baselines.measured(figures, draft), run.calibrated(cell)
         spread = None if calibrated is None else calibrated.spread.of_runs
-        newest, pin = run.plan.baseline.latest(figures, draft), run.plan.baseline.pinned(figures, draft)
+        rebuildable = run.plan.baseline.rebuildable(figures, draft)
+        newest = rebuildable[-1] if rebuildable else None
         why = _unmeasured(run, cell, newest, missing) or _changed(run, cell, newest)
         shown = [_check(LEVEL, difference(own, accepted, spread), why)]
-        if newest and pin and pin.environment.commit != newest.environment.commit:
+        for pin in rebuildable[:1]:
             drawn, commit = run.comparison.bases.get("pinned"), pin.environment.commit
             elsewhere = commit not in missing and drawn is not None and drawn.commit != commit
-            if why := _unmeasured(run, cell, pin, missing):
-                then = difference(own, accepted, spread, run.plan.baseline.pin(figures, draft))
+            if commit != rebuildable[-1].environment.commit and (why := _unmeasured(run, cell, pin, missing)):
+                then = difference(own, accepted, spread, pin.time(Identity.of(figures, draft)))
                 shown.append(_check(PINNED, then, why, counts=not elsewhere))
-        shared = run.plan.config.devices.oversubscribed(cell.world_size)
-        if cell.world_size > 1 and not shared:
-            shown.append(_machine(run, cell, own, newest, accepted, figures.waterfalls))
+        if cell.world_size > 1 and not run.plan.config.devices.oversubscribed(cell.world_size):
+            shown.append(accepted_machine.check(run, cell, own, newest, accepted, figures.waterfalls))
         by_cell[cell] = tuple(shown)
     return by_cell
 
@@ -116,28 +113,8 @@ def _missing(run: Observations) -> dict[str | None, str]:
     return missing
 
 
-def _base(what: str, accepted: AcceptedRun | None) -> Base | None:
-    if accepted is None:
-        return None
+def _base(what: str, accepted: AcceptedRun) -> Base:
     return Base("ref", f"the {what} run {accepted.run_id}, rebuilt", commit=accepted.environment.commit)
-
-
-def _side(run: Observations, cell: Cell, accepted: AcceptedRun) -> Side | None:
-    """Return the base that a cell is compared with and that is the commit of an accepted run."""
-    arms = run.arms(cell) if cell in run.comparison.cells else {}
-    bases, commit = run.comparison.bases, accepted.environment.commit
-    return next((side for side in bases if side in arms and bases[side].commit == commit), None)
-
-
-def _sides_of(run: Observations, cell: Cell, accepted: AcceptedRun | None) -> list[Side]:
-    """Return the sides of this run on which the commit of an accepted run was measured, a base before the candidate."""
-    if accepted is None:
-        return []
-    side = _side(run, cell, accepted)
-    sides: list[Side] = [] if side is None else [side]
-    if (accepted.environment.commit, False) == (run.plan.commit, run.plan.dirty):
-        sides.append("candidate")
-    return sides
 
 
 def _unmeasured(run: Observations, cell: Cell, accepted: AcceptedRun | None, missing: Mapping[str | None, str]) -> str:
@@ -151,7 +128,7 @@ def _unmeasured(run: Observations, cell: Cell, accepted: AcceptedRun | None, mis
     commit = f"the commit of run {accepted.run_id}"
     if why := missing.get(accepted.environment.commit):
         return f"{commit} cannot be rebuilt: {why}; {remedy}, or take that run out of baseline.json"
-    side = _side(run, cell, accepted)
+    side = side_of(run, cell, accepted)
     if side is None:
         return f"{commit} was not measured here: run this cell by itself (-k {cell.id})"
     if failed := run.lost.get(run.arms(cell)[side]):
@@ -161,64 +138,14 @@ def _unmeasured(run: Observations, cell: Cell, accepted: AcceptedRun | None, mis
 
 def _changed(run: Observations, cell: Cell, newest: AcceptedRun | None) -> str:
     """Return which versions changed since the newest accepted run, where its rebuilt commit is a PASS; else ""."""
-    if newest is None or (side := _side(run, cell, newest)) is None:
+    if newest is None or (side := side_of(run, cell, newest)) is None:
         return ""
     if judging.against(run, cell, side).outcome is not Outcome.PASS:
         return ""
-    changed = _changes(run, newest)
+    changed = changes_since(run, newest)
     return changed and (
         f"the code is not slower than the rebuilt commit, but {changed} since: compare with the older environment "
         "(--scaling-against=python:...) or the older driver, or accept this run"
-    )
-
-
-def _changes(run: Observations, newest: AcceptedRun) -> str:
-    """Return what else than the code may have changed a step's time since an accepted run, in words."""
-    before, now = dict(newest.environment.versions), dict(run.versions.get("candidate", {}))
-    if newest.driver and run.plan.machine.driver:
-        before["driver"], now["driver"] = newest.driver, run.plan.machine.driver
-    changes = differences(before, now, common=True)
-    return ", ".join(f"{name} changed from {then} to {today}" for name, then, today in changes)
-
-
-def _machine(
-    run: Observations,
-    cell: Cell,
-    own: Run,
-    newest: AcceptedRun | None,
-    accepted: Sequence[Run],
-    waterfalls: Sequence[WaterfallRecord],
-) -> CheckRecord:
-    """Judge the machine by the accepted commit, whose code is the same as then; only a FAIL counts."""
-    sides, arms = _sides_of(run, cell, newest), run.arms(cell)
-    # Where a base failed, the candidate comes first.
-    best_first = sorted(sides, key=lambda side: not run.lost.keys().isdisjoint((arms[side], arms[side].on_one)))
-    by_side = {side: samples.log_efficiencies(run, arms[side]) for side in best_first}
-    side, logs = next(((side, logs) for side, logs in by_side.items() if logs), ("candidate", []))
-    behind = samples.log_ratios(run, arms["candidate"], arms[side])  # zeros for the candidate itself
-    here = hours_apart([each for each in accepted if each.host == own.host])
-    changed = _changes(run, newest) if newest is not None else ""
-    verdict = machine(
-        logs,
-        own.log_t - fmean(behind or [0.0]),
-        here,
-        judging.comparisons(run),
-        tolerance=run.plan.config.tolerance,
-        changed=bool(changed),
-    )
-    fails, why = verdict.outcome is Outcome.FAIL, [verdict.reason]
-    taken_apart = [fall for fall in waterfalls if fall.side in sides]
-    if fails and taken_apart:
-        fall = max(taken_apart, key=lambda fall: fall.sessions)
-        why.append(cause(fall.shares, fall.dfs, [each.parts for each in here]))
-    if fails and changed:
-        why.append(f"since then {changed}")
-    return CheckRecord(
-        rule="machine",
-        against="accepted runs of this host",
-        outcome=verdict.outcome,
-        reason="; ".join(filter(None, why)),
-        counts=fails,
     )
 
 

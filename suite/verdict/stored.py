@@ -8,7 +8,7 @@ candidate's host, the deviation of one more run of the same build,
 
 and s^2 is estimated from the runs themselves: delta over its root follows Student's t. That assumes exchangeable runs:
 three that were accepted in one hour agree, and the next day differs. Where fewer than `MIN_BASELINE_RUNS` ran on the
-host, the interval rests on calibrate's figure for s, if there is one. Times of other hosts give a ratio and no interval.
+host, the interval rests on calibrate's figure for s, if there is one. Runs of other hosts give a ratio alone.
 """
 
 from __future__ import annotations
@@ -148,6 +148,6 @@ def _squares(runs: Sequence[Run]) -> float:
 
 
 def _fewer(single: Run, runs: Sequence[Run]) -> float:
-    """Return by how much a run's variance exceeds the others' at most, as it was measured in fewer sessions than they."""
+    """Return the most by which a run's variance exceeds the others', because they were measured in more sessions."""
     usual = fmean(run.sessions for run in runs) if runs else 1.0
     return max(1.0, usual / max(1, single.sessions))
