@@ -230,7 +230,7 @@ class BarRecord(Part):
 
     causes: tuple[str, ...]
     step_s: IntervalRecord  # seconds a step; negative where it saves time
-    df: Annotated[Finite, Field(ge=0)]  # of the interval
+    df: Annotated[Finite, Field(ge=0)] | None = None  # of the interval; None is sessions less one
 
 
 class WaterfallRecord(Part):
@@ -247,7 +247,7 @@ class WaterfallRecord(Part):
     @property
     def dfs(self) -> tuple[float, ...]:
         """The degrees of freedom of each bar's interval."""
-        return tuple(bar.df for bar in self.bars)
+        return tuple(self.sessions - 1.0 if bar.df is None else bar.df for bar in self.bars)
 
     @property
     def named(self) -> int | None:

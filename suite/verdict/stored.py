@@ -30,6 +30,7 @@ MIN_BASELINE_RUNS = 3  # how runs differ from one another is estimated from them
 KEPT_RUNS = 9
 MOST_HOSTS = 9  # so that machines which exist for one job do not add up
 
+WIDEST = 400.0  # half of an interval of ln t: of twice as much there is no exponential, and a file may say anything
 ENOUGH_RUNS = 5  # of one host, `APART_S` seconds apart, before they show what the machine could do
 APART_S = 3600.0
 
@@ -105,7 +106,7 @@ def difference(
         variance = (df * variance + spread.df * spread.sd**2) / (df + spread.df)  # two estimates of one variance
         df += spread.df
     of_level = 1 / len(against) if pin is None else _fewer(pin, here)
-    half = t_quantile(int(df), 0.975) * math.sqrt(variance * (_fewer(candidate, here) + of_level))
+    half = min(WIDEST, t_quantile(int(df), 0.975) * math.sqrt(variance * (_fewer(candidate, here) + of_level)))
     low, high = delta - half, delta + half
     return RunDifference(Interval(delta, low, high).exp, f"{text} (95 %: {percent(low)} to {percent(high)})")
 
