@@ -194,7 +194,7 @@ def lines(run: Observations, planned: int, each: Length, left_out: Sequence[Cell
     over = ", ".join(cell.id + devices.mark(cell.world_size) for cell in excluded)
     named = [f"plan: not judged, because the budget has no room for them: {over}{comparison.room}"] if over else []
     if apart := ", ".join(cell.id + devices.mark(cell.world_size) for cell in comparison.apart):
-        others = "one run rebuilds those of most cells, and these have others"
+        others = "one run rebuilds one newest and one pinned commit, and these have others"
         named.append(
             f"plan: not compared with all of their accepted commits: {apart}; {others}: run them separately (-k)"
         )

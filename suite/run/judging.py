@@ -3,8 +3,8 @@
 - time: against a base in the same sessions, from `--scaling-against` or the accepted commit rebuilt;
 - drift: against the rebuilt commit of the pinned, older baseline in the same sessions;
 - machine: the efficiency of the accepted commit against what it was in accepted runs of this host;
-- stored: against accepted runs of other times; never fails a cell. Where its accepted commit was not measured in the
-  same sessions it keeps the cell INCONCLUSIVE, or passes it where such runs are known to differ little;
+- stored: the ratio to accepted runs of other times is shown. Where their commit was not measured in the same sessions,
+  the cell is INCONCLUSIVE;
 - floor: efficiency against a configured minimum;
 - accuracy: k devices against one, and one against accepted runs;
 - counters: what a step does against a base's, where `--scaling-counters fail` asks for it. Counts have no noise.
@@ -97,7 +97,7 @@ def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:
 def combined(checks: Sequence[CheckRecord]) -> tuple[Outcome, str]:
     """Return the gravest outcome of a cell's rules and its reason; without a rule about time no cell is a PASS."""
     counting = [check for check in checks if check.counts]
-    timed = any(check.rule in ("time", "stored") for check in counting)
+    timed = any(check.rule == "time" for check in counting)
     for gravest in GRAVEST_FIRST:
         reasons = [check.reason for check in counting if check.outcome is gravest]
         if reasons and (gravest is not Outcome.PASS or timed):

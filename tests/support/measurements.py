@@ -21,7 +21,7 @@ from suite.plan.workloads import BUILT_IN, Recipe
 from suite.processes.jobs import Job, Place, Prepared
 from suite.records.baselines import AcceptedCell, AcceptedRun, Baseline
 from suite.records.calibration import Calibration, Entry, Spread
-from suite.records.record import ESTIMATE, Accuracy, Environment, Machine, Window
+from suite.records.record import Accuracy, Environment, Machine, Window
 from suite.room.conditions import Conditions
 from suite.room.devices import Devices
 from suite.run.observations import Facts, Observations, Session
@@ -160,7 +160,7 @@ def accepted_run(
 ) -> AcceptedRun:
     """Return an accepted run of four sessions, named `run-<number>` or `run_id`; `changes` are its environment's."""
     environment = {"versions": VERSIONS, "commit": commit, "dirty": False, **changes}
-    figures = {"workload_hash": LENET.hash, "dataset": "synthetic", "sessions": 4, "log_se": WOBBLE}
+    figures = {"workload_hash": LENET.hash, "dataset": "synthetic", "sessions": 4}
     kept = tuple(
         AcceptedCell.model_validate({**place(measured), **figures, "sec_per_epoch": seconds})
         for measured, seconds in step_s.items()
@@ -168,7 +168,7 @@ def accepted_run(
     return AcceptedRun(
         run_id=run_id or f"run-{number}",
         host=MACHINE.host,
-        estimate=ESTIMATE,
+        system=MACHINE.system,
         environment=Environment.model_validate(environment),
         cells=kept,
     )
