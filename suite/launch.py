@@ -8,7 +8,7 @@ The agent is torchrun's (`torch.distributed.launcher`), `max_restarts=0`, with a
 on loopback only: torch's own static store listens on every interface. The socket is bound before the store gets it, so
 no other process can take the port.
 
-In a run on several hosts every host has a launcher, which torchrun starts when all hosts have joined (docs/adr/0028).
+In a run on several hosts every host has a launcher, which torchrun starts when all hosts have joined (docs/adr/0014).
 The controller's own publishes the controller's address in the rendezvous' store; the others connect there.
 """
 

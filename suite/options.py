@@ -21,7 +21,7 @@ from suite.base.several import hosts_of
 from suite.plan import floors, scripts, workloads
 from suite.plan.base import Base
 from suite.plan.cells import SINGLE
-from suite.plan.config import BUDGET_S, MIN_SESSIONS, Config
+from suite.plan.config import BUDGET_S, Budget, Config
 from suite.plan.project import named_from, named_in
 from suite.plan.scripts import Script
 from suite.plan.workloads import Workload
@@ -189,8 +189,7 @@ def read(config: pytest.Config) -> Config:
         modes=modes,
         data_root=get.folder("data-root", "data", root),
         tolerance=get.share("tolerance", 0.05),
-        budget_s=get.number("budget", BUDGET_S[profile]),
-        min_sessions=1 if get.has("budget") else MIN_SESSIONS,
+        budget=Budget(get.number("budget", BUDGET_S[profile]), fixed=get.has("budget")),
         against=base,
         accept=get.one_of("accept", get.text("accept", ""), ("yes", "slower")) if get.has("accept") else None,
         require_devices=get.whole("require-devices", 0),

@@ -3,11 +3,11 @@
 Loading torch and its compiler takes seconds of a core, and a forked worker has both at once. It takes the place of
 `suite.launch` in a pool that asks for it, and talks to the controller in the same messages: which group to start, and
 how each group ended, with the exit code or signal of every rank that failed in the order they failed. What is timed
-gets a new template for every session (docs/adr/0018), everything else keeps one.
+gets a new template for every session (docs/adr/0005), everything else keeps one.
 
 A fork copies one thread and all locks, so the template stays single-threaded: it runs no operation of torch, touches
 neither CUDA nor autograd, and imports no code of a user's. Every fork checks that it has one thread. Linux only.
-docs/adr/0013 says what is left to torch's agent.
+docs/adr/0005 says what is left to torch's agent.
 """
 
 from __future__ import annotations

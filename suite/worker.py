@@ -6,7 +6,7 @@ command raises goes back to the controller with its traceback and NCCL's last wa
 thread's stack to stderr, the last collective and those warnings.
 
 Without arguments, under torchrun, it is what a host contributes to a run on several: a launcher that starts workers for
-the controller of another host (docs/adr/0028).
+the controller of another host (docs/adr/0014).
 """
 
 from __future__ import annotations

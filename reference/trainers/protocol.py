@@ -7,7 +7,7 @@ Optional members, looked up by name:
 - ``loss(output, y) -> Tensor``: the trainer's own loss, where it is not cross-entropy: the mean over samples, or one
   value for each. Where y is a nest, the loss of a whole minibatch, divided by what counts in it.
 - ``trains``: "samples" (the default), or "tokens" when generated cases shall be language models: X and y are the dicts
-  that docs/batches.md describes. With oracle "sgd" it needs a ``loss``.
+  that docs/your-trainer.md describes. With oracle "sgd" it needs a ``loss``.
 - ``reference_step(X, y, global_batch_size)``: with oracle "self", the same update written plainly, for one device and
   the whole minibatch, such as without accumulation, mixed precision or compilation. k devices are then compared with
   it, and so is ``step`` on one device.

@@ -15,7 +15,7 @@ FULL_NAME = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")  # of a commit, in SHA-1 
 # What runs and commands write below a report folder, wherever it is: in the folder that a machine's key names.
 _WRITTEN = re.compile(
     r"(.*/)?(\d+x)?(cpu|cuda)-\d+x[a-z0-9-]*-[0-9a-f]{8}/"
-    r"(\.gitignore|index\.html|baseline\.json|calibration\.json|(runs|traces|sweeps)/.+)"
+    r"(\.gitignore|index\.html|baseline\.json|calibration\.json|(accepted|runs|traces|sweeps)/.+)"
 )
 
 # Git sets these for its hooks and for `rebase --exec`; they would redirect a command to another repository.

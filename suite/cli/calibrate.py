@@ -132,7 +132,7 @@ def entries_of(run: Observations) -> tuple[Entry, ...]:
 
 def text(learned: Calibration, settings: Config, comparisons: int) -> str:
     """Return a table of the spreads, and a sentence for each cell."""
-    budget_s, rows, sentences = settings.budget_s, [], []
+    budget_s, rows, sentences = settings.budget.seconds, [], []
     for entry in learned.entries:
         mark, spread = settings.devices.mark(entry.world_size), entry.spread
         name = f"{entry.trainer} {entry.workload} {entry.mode} {entry.world_size}{mark}"

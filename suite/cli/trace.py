@@ -1,7 +1,7 @@
 """`python -m suite trace`: what a few steps of the selected cells do, operator by operator, for a trace viewer.
 
 Nothing is judged and no record is written, because a traced step takes longer. Each cell has processes of its own, one
-cell at a time, warmed up as for a measurement; every rank writes its own file. docs/trace.md explains them.
+cell at a time, warmed up as for a measurement; every rank writes its own file. docs/diagnosis.md explains them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 alpha is the cost of a call however small its message is, beta that of each further byte (Hockney, "The communication
 challenge for MPP", Parallel Computing 20(3), 1994). `fit` finds both from a sweep over message sizes; the two
-bandwidths are nccl-tests' (its doc/PERFORMANCE.md). docs/communication.md derives the fit and the ring's terms.
+bandwidths are nccl-tests' (its doc/PERFORMANCE.md). docs/diagnosis.md derives the fit and the ring's terms.
 
 Not covered: libraries change their algorithm with the size, and caches end somewhere. A line through all sizes misses
 single ones by up to a factor of 2; `Fit.misfit` says how far it misses here.

@@ -7,7 +7,7 @@ same formulas give a projection: what follows from the assumptions that come wit
 
 No sweep of torch.distributed describes the exchange of a trainer that drives all devices from one process. What such a
 process does device by device is projected from the waterfall alone, so nothing independent tests it where k was
-measured. docs/communication.md derives the formulas. They are evaluated at the estimates: only the exchange has an
+measured. docs/diagnosis.md derives the formulas. They are evaluated at the estimates: only the exchange has an
 interval, that of alpha and beta.
 """
 

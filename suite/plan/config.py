@@ -14,8 +14,26 @@ from suite.plan.workloads import Workload
 from suite.room.devices import Devices
 
 BUDGET_S = {"quick": 180.0, "full": 1800.0}
-# A slow machine extends a profile's budget to this many sessions, because fewer decide hardly anything.
 MIN_SESSIONS = 4
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The wall seconds of a whole run, starts of processes included.
+
+    Attributes:
+        seconds: of the run.
+        fixed: whether the user set them. They are then kept even if sessions take longer than planned. A profile's
+            budget stretches on a slow machine to `MIN_SESSIONS` sessions, because fewer decide hardly anything.
+    """
+
+    seconds: float
+    fixed: bool = False
+
+    @property
+    def least_sessions(self) -> int:
+        """How many sessions are measured even beyond the budget."""
+        return 1 if self.fixed else MIN_SESSIONS
 
 
 @dataclass(frozen=True)
@@ -32,8 +50,7 @@ class Config:
     modes: tuple[str, ...]
     data_root: Path
     tolerance: float
-    budget_s: float
-    min_sessions: int  # measured even beyond the budget; 1 where the user set the budget
+    budget: Budget
     against: Base | None
     accept: str | None  # None, "yes" or "slower"
     require_devices: int
@@ -91,7 +108,7 @@ class Config:
             f"scaling: devices {self.devices}, world sizes {', '.join(map(str, self.world_sizes)) or 'none'}, "
             f"trainers {', '.join(self.trainers)}, workloads {names}, modes {', '.join(self.modes)}",
             f"scaling: {compared}, tolerance {self.tolerance:.1%}, profile {self.profile}, "
-            f"budget {self.budget_s:.0f} s, inconclusive {self.inconclusive}, "
+            f"budget {self.budget.seconds:.0f} s, inconclusive {self.inconclusive}, "
             f"counters {self.counters}, accept {self.accept or 'no'}, require-devices {self.require_devices}, "
             f"require-baseline {'yes' if self.require_baseline else 'no'}, "
             f"data {data}, reports {reports}",

@@ -121,7 +121,7 @@ class Workload(Part):
         if self.accuracy == self.own_recipe:  # which adds nothing
             content["accuracy"] = None
         if self.loader == "book":
-            content["loader"] = "book, in whole turns"  # as windows are timed since ADR 0053
+            content["loader"] = "book, in whole turns"  # as windows are timed (docs/adr/0003)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     @property

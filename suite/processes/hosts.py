@@ -1,6 +1,6 @@
 """A run on several hosts: how torchrun joins them, which ranks each has, and which hosts are let in.
 
-torch's rendezvous tells when all hosts are there (docs/adr/0028). Each then has a launcher, and the launchers of other
+torch's rendezvous tells when all hosts are there (docs/adr/0014). Each then has a launcher, and the launchers of other
 hosts connect to the controller's listener (`suite.processes.remote`).
 """
 

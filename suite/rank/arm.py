@@ -262,7 +262,7 @@ class TimedArm:
     def _use_up(self) -> None:
         """Use the minibatches that the loader prepared before the window.
 
-        It has its lasting pace when each of its processes has delivered one more (ADR 0053).
+        It has its lasting pace when each of its processes has delivered one more (docs/adr/0003).
         """
         for _ in range(self._read_ahead):
             next(self._batches)

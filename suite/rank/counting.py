@@ -3,7 +3,7 @@
 Each step is recorded by torch.profiler on every thread, because the replicas of a trainer that drives several CPU
 devices have threads of their own, which a dispatch mode does not reach. A collective is counted where it is dispatched
 (`c10d::`), which includes those of C++ code, such as DistributedDataParallel's reducer.
-`docs/counters.md` defines every counter, and says what none of them sees.
+`docs/metrics.md` defines every counter, and says what none of them sees.
 """
 
 from __future__ import annotations

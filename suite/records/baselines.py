@@ -21,11 +21,10 @@ from pydantic import Field
 from suite.plan.cells import measured_mode
 from suite.records.counters import Counters
 from suite.records.files import RecordError, read_inside, write_inside
-from suite.records.record import CellRecord, Environment, Estimate, Finite, Record
+from suite.records.record import CellRecord, Environment, Finite, Record
 from suite.room.part import Part
 from suite.verdict import Outcome
 from suite.verdict.diagnose import CAUSES
-from suite.verdict.metrics import t_quantile
 from suite.verdict.stored import Run, newest
 
 # Rules that fail without any time having become slower: accepting that is no new level of a cell.
@@ -38,17 +37,14 @@ NOTHING_IN_TIME = "no cell was measured in its budget; raise --scaling-budget"
 
 
 class Identity(NamedTuple):
-    """What two cells of different runs must share to be compared.
-
-    `oversubscribed` is None where a file of an earlier version does not say it; such a cell is compared with either.
-    """
+    """What two cells of different runs must share to be compared."""
 
     trainer: str
     mode: str
     world_size: int
     workload_hash: str
     dataset: str | None
-    oversubscribed: bool | None
+    oversubscribed: bool
 
     @classmethod
     def of(cls, cell: CellRecord, record: Record) -> Identity:
@@ -78,15 +74,14 @@ class AcceptedCell(Part):
     """One run's time for one cell.
 
     Attributes:
-        oversubscribed: whether ranks shared a device; None in earlier files.
+        oversubscribed: whether ranks shared a device.
         sec_per_epoch: its estimate, in seconds.
         sessions: over how many.
-        log_se: standard error of ln(sec_per_epoch) over them; None from a single one.
         counters: what one step did; None where it was not counted.
         efficiency: its estimate; None on one device, or where one device was not measured.
         parts: what each bar of the waterfall takes of the ideal step, by the bar's name
-            (`suite.verdict.diagnose.bar_name`); empty where there is no waterfall, and in earlier files.
-        nets: those of one device; empty on several, and in earlier files.
+            (`suite.verdict.diagnose.bar_name`); empty where there is no waterfall.
+        nets: those of one device; empty on several.
     """
 
     trainer: str
@@ -95,10 +90,9 @@ class AcceptedCell(Part):
     mode: str
     world_size: int
     dataset: str
-    oversubscribed: bool | None = None
+    oversubscribed: bool = False
     sec_per_epoch: Credible
     sessions: Annotated[int, Field(ge=0)]
-    log_se: Annotated[float, Field(ge=0, le=10.0)] | None = None
     counters: Counters | None = None
     efficiency: Credible | None = None
     parts: dict[str, Finite] = Field(default_factory=dict, max_length=len(CAUSES))
@@ -108,18 +102,16 @@ class AcceptedCell(Part):
     def identity(self) -> Identity:
         """What it is compared by."""
         mode = measured_mode(self.mode, self.world_size)
-        shared = False if self.efficiency is not None else self.oversubscribed  # where they share, there is none
-        return Identity(self.trainer, mode, self.world_size, self.workload_hash, self.dataset, shared)
+        return Identity(self.trainer, mode, self.world_size, self.workload_hash, self.dataset, self.oversubscribed)
 
 
 class AcceptedRun(Part):
-    """One run that a person accepted; `driver` and `system` are those of its machine, "" in earlier files."""
+    """One run that a person accepted; `driver` and `system` are those of its machine."""
 
     run_id: str
     host: str
-    driver: str = ""
-    system: str = ""
-    estimate: Estimate = "middle of windows"
+    driver: str = ""  # none on CPUs
+    system: str
     environment: Environment
     cells: tuple[AcceptedCell, ...]
 
@@ -138,39 +130,43 @@ class AcceptedRun(Part):
 
     def find(self, cell: Identity) -> AcceptedCell | None:
         """Return its figures for a cell."""
-        wanted = cell, cell._replace(oversubscribed=None)
-        return next((kept for kept in self.cells if kept.identity in wanted), None)
+        return next((kept for kept in self.cells if kept.identity == cell), None)
+
+    def time(self, cell: Identity) -> Run | None:
+        """Return its time for a cell, as `suite.verdict.stored` compares it."""
+        if (kept := self.find(cell)) is None:
+            return None
+        return Run(
+            log_t=math.log(kept.sec_per_epoch),
+            sessions=kept.sessions,
+            host=self.host,
+            started_s=self.started_s,
+            log_efficiency=None if kept.efficiency is None else math.log(kept.efficiency),
+            parts=kept.parts,
+        )
 
 
 class Baseline(Part):
     """All accepted runs of one machine key, oldest first."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[1] = 1
     machine_key: str
     runs: tuple[AcceptedRun, ...] = ()
 
     def comparable(self, cell: CellRecord, record: Record) -> list[Run]:
         """Return the cell's newest accepted runs on each host for `suite.verdict.stored`, oldest first.
 
-        Where some have times of the same estimate as the record's, the others are not among them. Nor is a pin that is
-        older than these: a level that runs left long ago, by becoming faster, would look like spread forever.
+        A pin that is older than these is not among them: a level that runs left long ago, by becoming faster, would
+        look like spread forever.
         """
-        runs = [_as_run(run, kept) for run, kept in self._holding(cell, record)]
-        runs = [run for run in runs if run.estimate == record.estimate] or runs
+        identity = Identity.of(cell, record)
+        runs = [time for run in self.runs if (time := run.time(identity)) is not None]
         return [runs[place] for place in newest(runs)]
 
-    def pin(self, cell: CellRecord, record: Record) -> Run | None:
-        """Return the pinned run for `suite.verdict.stored.difference`; None without one, or where no run came after."""
-        older = self._holding(cell, record)[:-1]
-        return next((_as_run(run, kept) for run, kept in older if run.rebuildable), None)
-
-    def pinned(self, cell: CellRecord, record: Record) -> AcceptedRun | None:
-        """Return the oldest accepted run of the cell's present level that can be built again."""
-        return next((run for run, _ in self._holding(cell, record) if run.rebuildable), None)
-
-    def latest(self, cell: CellRecord, record: Record) -> AcceptedRun | None:
-        """Return the newest accepted run of the cell that can be built again."""
-        return next((run for run, _ in reversed(self._holding(cell, record)) if run.rebuildable), None)
+    def rebuildable(self, cell: CellRecord, record: Record) -> list[AcceptedRun]:
+        """Return the accepted runs of the cell that can be built again: its pin first, the newest last."""
+        identity = Identity.of(cell, record)
+        return [run for run in self.runs if run.rebuildable and run.find(identity) is not None]
 
     def newest_counted(self, cell: Identity) -> tuple[AcceptedRun, Counters] | None:
         """Return the newest accepted run that counted what a step of the cell does, and its counters."""
@@ -188,10 +184,6 @@ class Baseline(Part):
             for net in kept.nets:
                 reached.setdefault((kept.identity, net.dataset), {})[net.seed] = net.accuracy
         return reached
-
-    def _holding(self, cell: CellRecord, record: Record) -> list[tuple[AcceptedRun, AcceptedCell]]:
-        identity = Identity.of(cell, record)
-        return [(run, kept) for run in self.runs if (kept := run.find(identity)) is not None]
 
 
 def path_for(report_dir: Path, machine_key: str) -> Path:
@@ -258,12 +250,10 @@ def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
             "measure again"
         )
     new_level = {Identity.of(cell, record) for cell in record.cells if slowed(cell)}
-    known = {Identity.of(cell, record)._replace(oversubscribed=None): cell.oversubscribed for cell in record.cells}
     hashes = record.workload_hashes  # a workload that is defined differently by now is another one
     earlier = []
-    for run in baseline.runs:  # a cell that does not say whether ranks shared devices is taken to be like this run's
-        marked = [c.model_copy(update={"oversubscribed": known.get(c.identity, c.oversubscribed)}) for c in run.cells]
-        current = [c for c in marked if hashes.get(c.workload) in (c.workload_hash, None)]
+    for run in baseline.runs:
+        current = [c for c in run.cells if hashes.get(c.workload) in (c.workload_hash, None)]
         earlier.append(_only(run, [c for c in current if c.identity not in new_level]))
     cells = tuple(
         AcceptedCell(
@@ -276,7 +266,6 @@ def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
             oversubscribed=cell.oversubscribed,
             sec_per_epoch=cell.sec_per_epoch.estimate,
             sessions=cell.sessions,
-            log_se=_log_se(cell),
             counters=cell.counters.get("candidate"),
             efficiency=cell.efficiency and cell.efficiency.estimate,
             parts=_parts(cell),
@@ -287,7 +276,6 @@ def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
     )
     new = AcceptedRun(
         run_id=record.run_id,
-        estimate=record.estimate,
         host=record.machine.host,
         driver=record.machine.driver,
         system=record.machine.system,
@@ -305,35 +293,12 @@ def measured(cell: CellRecord, record: Record) -> Run:
     """
     if cell.sec_per_epoch is None:
         raise ValueError(f"cell {cell.id} has no time in run {record.run_id}: only a measured one can be compared")
-    log_t, host = math.log(cell.sec_per_epoch.estimate), record.machine.host
-    return Run(log_t, cell.sessions, _log_se(cell), host, estimate=record.estimate)
-
-
-def _as_run(run: AcceptedRun, kept: AcceptedCell) -> Run:
-    log_efficiency = None if kept.efficiency is None else math.log(kept.efficiency)
-    return Run(
-        log_t=math.log(kept.sec_per_epoch),
-        sessions=kept.sessions,
-        log_se=kept.log_se,
-        host=run.host,
-        started_s=run.started_s,
-        log_efficiency=log_efficiency,
-        parts=kept.parts,
-        estimate=run.estimate,
-    )
+    return Run(math.log(cell.sec_per_epoch.estimate), cell.sessions, record.machine.host)
 
 
 def _parts(cell: CellRecord) -> dict[str, float]:
     own = cell.own_waterfall
     return {} if own is None else {name: share.estimate for name, share in own.shares.items()}
-
-
-def _log_se(cell: CellRecord) -> float | None:
-    """Return the standard error behind the 95 % interval in the record, a t-interval of the logarithm over sessions."""
-    interval = cell.sec_per_epoch
-    if interval is None or interval.low is None or interval.high is None or cell.sessions < 2:
-        return None
-    return math.log(interval.high / interval.low) / 2 / t_quantile(cell.sessions - 1, 0.975)
 
 
 def _nets(cell: CellRecord, record: Record) -> tuple[AcceptedNet, ...]:
@@ -355,11 +320,10 @@ def _pruned(runs: Sequence[AcceptedRun]) -> tuple[AcceptedRun, ...]:
     """Keep of each cell the runs that a later one is compared with, and the oldest and the newest to build again."""
     wanted: set[tuple[int, Identity]] = set()
     for cell in {kept.identity for run in runs for kept in run.cells}:
-        holding = {number: kept for number, run in enumerate(runs) if (kept := run.find(cell)) is not None}
-        rebuildable, numbers = [number for number in holding if runs[number].rebuildable], list(holding)
-        compared = newest([_as_run(runs[number], kept) for number, kept in holding.items()])
-        wanted |= {(number, cell) for number in rebuildable[:1] + rebuildable[-1:]}
-        wanted |= {(numbers[place], cell) for place in compared}
+        holding = [(number, time) for number, run in enumerate(runs) if (time := run.time(cell)) is not None]
+        rebuildable = [number for number, _ in holding if runs[number].rebuildable]
+        compared = [holding[place][0] for place in newest([time for _, time in holding])]
+        wanted |= {(number, cell) for number in (*rebuildable[:1], *rebuildable[-1:], *compared)}
     left = (_only(run, [c for c in run.cells if (number, c.identity) in wanted]) for number, run in enumerate(runs))
     return tuple(run for run in left if run.cells)
 

@@ -192,8 +192,6 @@ def _incomparable(first: CellRecord, second: CellRecord, a: Record, b: Record) -
         return f"workload {workload} is defined differently in the two runs: times are not compared"
     if a.datasets.get(workload) != b.datasets.get(workload):
         return f"workload {workload} was timed on different data: times are not compared"
-    if a.estimate != b.estimate:
-        return f"times of the {a.estimate} and of the {b.estimate} are not compared: measure one of the two runs again"
     if first.oversubscribed != second.oversubscribed:
         return "oversubscribed in one of the two runs alone: times are not compared"
     return ""

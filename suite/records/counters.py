@@ -1,4 +1,4 @@
-"""What one training step does, in counts, and what changed against another step. Pure; docs/counters.md defines them.
+"""What one training step does, in counts, and what changed against another step. Pure; docs/metrics.md defines them.
 
 A count has no noise: code that is the same does the same. A count that differs between steps of one process is kept as
 "not reproducible" and never compared.

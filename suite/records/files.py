@@ -29,7 +29,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 GITIGNORE = """\
-# Runs write these files, which are no part of the code; baseline.json and calibration.json are left for you to commit.
+# Runs write these files, which are no part of the code. baseline.json, accepted/, calibration.json are left to commit.
 # This file is written where there is none: change it to commit more.
 /.gitignore
 /index.html

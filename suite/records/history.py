@@ -6,7 +6,6 @@ file, are skipped; everything else is validated. A record that cannot be read is
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,14 +17,13 @@ from pydantic import BeforeValidator
 
 from suite.plan import cells
 from suite.plan.cells import SINGLE
-from suite.records import baselines, changes
+from suite.records import baselines
 from suite.records.baselines import Baseline, Identity
 from suite.records.differences import differences
 from suite.records.files import RecordError, read_inside
 from suite.records.record import (
     CellRecord,
     Environment,
-    Estimate,
     IntervalRecord,
     Machine,
     Record,
@@ -36,7 +34,6 @@ from suite.verdict import Outcome
 
 MAX_RUNS = 250  # newest; a page of more would take seconds to open
 MAX_CELLS = 100
-NEAR = 2  # runs; about how far a mark may be from the change behind it (docs/history.md)
 MAX_REASON = 300
 PAGES = ("report.html", "summary.md", "record.json")  # of a run
 
@@ -62,7 +59,6 @@ class PastRun:
     folder: str
     run_id: str
     started_utc: str
-    estimate: Estimate
     machine: Machine
     environment: Environment
     outcomes: dict[str, int]
@@ -73,10 +69,8 @@ class PastRun:
 
     @property
     def surroundings(self) -> dict[str, str]:
-        """What may change a build's times: versions, driver, kernel, and what they are an estimate of."""
-        machine = self.machine
-        own = {"driver": machine.driver, "system": machine.system, "times of the": self.estimate}
-        return {**self.environment.versions, **own}
+        """What may change a build's times: versions, driver, kernel."""
+        return {**self.environment.versions, "driver": self.machine.driver, "system": self.machine.system}
 
 
 @dataclass(frozen=True)
@@ -94,27 +88,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that changed with `run`: a version, or a host that was new."""
+    """What changed on the machine with `run`, an index in `History.runs`: versions, or a host that is new."""
 
     run: int
     text: str
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A change of a cell's level, with what else changed within `NEAR` runs of it.
-
-    Attributes:
-        run: the first of the new level, an index in `History.runs`.
-        before: the run of the series before it.
-        log_shift: ln(new level / old level): above 0 it became slower.
-        near: the version changes around it.
-    """
-
-    run: int
-    before: int
-    log_shift: float
-    near: tuple[Event, ...]
 
 
 @dataclass(frozen=True)
@@ -123,8 +100,6 @@ class Series:
 
     name: str
     points: tuple[Point, ...]
-    events: tuple[Event, ...]
-    marks: tuple[Mark, ...]
 
 
 class Skipped(NamedTuple):
@@ -140,6 +115,7 @@ class History:
 
     Attributes:
         runs: oldest first.
+        events: oldest first.
         cells: in the order of the newest run, then what only older ones have.
         skipped: what could not be read.
         older: runs beyond `MAX_RUNS`, not read.
@@ -149,6 +125,7 @@ class History:
 
     machine_key: str
     runs: tuple[PastRun, ...]
+    events: tuple[Event, ...]
     cells: tuple[Series, ...]
     skipped: tuple[Skipped, ...] = ()
     older: int = 0
@@ -186,7 +163,6 @@ def read(folder: Path) -> History:
                 folder=path.parent.name,
                 run_id=record.run_id,
                 started_utc=record.started_utc,
-                estimate=record.estimate,
                 machine=record.machine,
                 environment=record.environment,
                 outcomes=dict(Counter(cell.outcome.value for cell in record.cells)),
@@ -203,6 +179,7 @@ def read(folder: Path) -> History:
     return History(
         machine_key=key,
         runs=tuple(runs),
+        events=tuple(_events(runs)),
         cells=tuple(
             _series(identity, name if same_name[name] == 1 else f"{name} ({identity.definition})", runs, baseline)
             for identity, name in names.items()
@@ -263,41 +240,10 @@ def _series(identity: Identity, name: str, runs: Sequence[PastRun], baseline: Ba
         for number, run in enumerate(runs)
         if (cell := run.cells.get(identity)) is not None and cell.sec_per_epoch is not None
     ]
-    of_points = [runs[point.run] for point in points]
-    events = dict(_events(of_points))  # by the point's index
-    marks = [
-        Mark(
-            run=points[change.at].run,
-            before=points[change.at - 1].run,
-            log_shift=change.log_shift,
-            near=tuple(Event(points[at].run, events[at]) for at in events if abs(at - change.at) <= NEAR),
-        )
-        for change in changes.find(*_levels(identity, points, of_points))
-    ]
-    shown = tuple(Event(points[at].run, text) for at, text in events.items())
-    return Series(name, tuple(points), shown, tuple(marks))
+    return Series(name, tuple(points))
 
 
-def _levels(identity: Identity, points: Sequence[Point], runs: Sequence[PastRun]) -> tuple[list[float], list[str]]:
-    """Return what may have a level, and whose level it is: ln of a run's time, its host, and of what the time is.
-
-    Where the run timed the plain trainer in the same sessions, its time is divided by that one's, so that a slower
-    machine is no change of the cell. Such runs are compared with one another, as if on a host of their own.
-    """
-    logs, whose = list[float](), list[str]()
-    for point, run in zip(points, runs, strict=True):
-        speedup = None if identity.trainer == SINGLE else run.cells[identity].speedup
-        level = f"{run.machine.host}, {run.estimate}"
-        if speedup is not None and speedup.estimate > 0:
-            logs.append(-math.log(speedup.estimate))
-            whose.append(f"{level}, relative to {SINGLE}")
-        else:
-            logs.append(math.log(point.sec_per_epoch.estimate))
-            whose.append(level)
-    return logs, whose
-
-
-def _events(runs: Sequence[PastRun]) -> Iterable[tuple[int, str]]:
+def _events(runs: Sequence[PastRun]) -> Iterable[Event]:
     """Yield what changed in each run from the one before it on its host; a host's first run is compared with any."""
     latest: dict[str, PastRun] = {}
     for index, run in enumerate(runs):
@@ -308,7 +254,7 @@ def _events(runs: Sequence[PastRun]) -> Iterable[tuple[int, str]]:
         if latest and host not in latest:
             texts.insert(0, f"first run on host {host}")
         if texts:
-            yield index, ", ".join(texts)
+            yield Event(index, ", ".join(texts))
         latest[host] = run
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
 from suite.plan.cells import Side
 from suite.plan.workloads import Workload
@@ -32,18 +32,14 @@ NEEDS_TWO = "needs 2 devices"  # why cells have no efficiency where there is one
 LEFT_OUT = "the budget did not leave the "  # and how many seconds: why a cell has no waterfall for lack of time
 LARGEST = 1e100  # number, either side of zero: differences and products of a few stay finite
 
-# Disturbed windows are longer, so the times of equal code are a few percent apart by these two.
-Estimate = Literal["middle of windows", "faster half of windows"]
-ESTIMATE: Estimate = "faster half of windows"  # of today
-
 Finite = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
 
 
 class Machine(Part):
     """Where a run took place. `key` is hardware and topology alone; `host` tells machines of one key apart.
 
-    `cards` has more on each GPU of `gpus`; none in a record of an earlier version. `problem` says why other GPUs could
-    not be used. Everything but `hosts` is of the controller's host; each of the hosts has as many devices.
+    `cards` has more on each GPU of `gpus`. `problem` says why other GPUs could not be used. Everything but `hosts` is
+    of the controller's host; each of the hosts has as many devices.
     """
 
     key: str
@@ -69,7 +65,7 @@ class Environment(Part):
     dirty: bool
     variables: dict[str, str] = Field(default_factory=dict, max_length=MAX_VARIABLES)  # of the workers; GPU runs only
     main: str = ""  # the branch that changes go to, as git names it here; empty where none can be compared with
-    commit_problem: str = ""  # git's last words where the commit is "unknown"; empty in an earlier record
+    commit_problem: str = ""  # git's last words where the commit is "unknown"
 
     @property
     def not_rebuildable(self) -> str:
@@ -92,11 +88,11 @@ class ArmRecord(Part):
     lr: Finite
     processes: Literal["one", "per-device"]
     steps_per_window: int
-    oracle: Literal["sgd", "self"] | None = None  # of the trainer; an earlier record does not say it
+    oracle: Literal["sgd", "self"] | None = None  # of the trainer; None where no worker described it
     has_reference: bool = False  # whether the trainer has a `reference_step`
-    seed: int | None = None  # of the weights and of the order of samples; an earlier record does not say it
+    seed: int  # of the weights and of the order of samples
     gradient_bytes: int = 0  # that a replica has to exchange at every step; 0 where it is not known
-    memory: tuple[RankMemory, ...] = ()  # by rank; none in an earlier record
+    memory: tuple[RankMemory, ...] = ()  # by rank; none where it was not read
     transports: tuple[str, ...] = ()  # by which NCCL connected its ranks, and channels; none on CPUs
 
     @property
@@ -162,8 +158,8 @@ class Probe(Timing):
 class Session(Part):
     """One set of fresh processes; windows in the order they were timed.
 
-    `training_s` and `counting_s` are parts of `wall_s`, and 0 in earlier records. `conditions` are those of each block;
-    the blocks in `left_out` were disturbed, by their conditions and not by their times.
+    `training_s` and `counting_s` are parts of `wall_s`. `conditions` are those of each block; the blocks in `left_out`
+    were disturbed, by their conditions and not by their times.
     """
 
     number: int
@@ -175,7 +171,6 @@ class Session(Part):
     conditions: tuple[Conditions, ...] = ()
     left_out: tuple[int, ...] = ()
     probes: tuple[Probe, ...] = ()
-    load_before: Finite | None = None  # not used; records of schema 4 have it
 
 
 class IntervalRecord(Part):
@@ -196,7 +191,7 @@ class Accuracy(Part):
 
     On one device the mode is "strong", as for an arm. `loss` is the mean training loss of each epoch, None where it was
     not finite; there is none where the trainer's step returns none. `test_loss` is that of texts after each epoch, in
-    nats a label; there is none for other data and in an earlier record.
+    nats a label; there is none for other data.
     """
 
     trainer: str
@@ -235,7 +230,7 @@ class BarRecord(Part):
 
     causes: tuple[str, ...]
     step_s: IntervalRecord  # seconds a step; negative where it saves time
-    df: Annotated[Finite, Field(ge=0)] | None = None  # of the interval; None in earlier records: sessions less one
+    df: Annotated[Finite, Field(ge=0)] | None = None  # of the interval; None is sessions less one
 
 
 class WaterfallRecord(Part):
@@ -289,7 +284,7 @@ class CollectiveRecord(Part):
     algorithm: str  # a name of `reference.all_reduce.ALL_REDUCE` in one process, or a backend of torch.distributed
     world_size: int
     devices: tuple[str, ...]
-    oversubscribed: bool = False  # an earlier record does not say it
+    oversubscribed: bool = False
     points: tuple[CollectivePoint, ...]
     alpha_s: IntervalRecord | None = None
     beta_s_per_byte: IntervalRecord | None = None
@@ -316,7 +311,7 @@ class CellRecord(Part):
     efficiency: IntervalRecord | None = None
     efficiency_note: str = ""
     speedup: IntervalRecord | None = None
-    speedup_note: str = ""  # why there is none; an earlier record does not say it
+    speedup_note: str = ""  # why there is none
     slowdown: IntervalRecord | None = None
     checks: tuple[CheckRecord, ...] = ()
     tail: IntervalRecord | None = None  # windows on average over the faster half, t / t of the base; 1 is equal
@@ -355,14 +350,12 @@ class CellRecord(Part):
 class Record(Part):
     """One run."""
 
-    # 4: trained nets by mode, with batch, rate and losses; schema 3 has those of strong scaling alone.
-    # 5: times are of the faster half of the windows; earlier, of their middle.
-    schema_version: Literal[3, 4, 5] = 5
+    schema_version: Literal[1] = 1
     run_id: str
     started_utc: str
     wall_s: Finite
     interrupted: bool = False
-    cut_short: str = ""  # how an interrupted run ended, in words; earlier records do not say it
+    cut_short: str = ""  # how an interrupted run ended, in words
     settings: tuple[str, ...]
     repeat: tuple[str, ...] = ()  # pytest's arguments that measure it again, but for --scaling-accept
     tolerance: Finite
@@ -377,7 +370,7 @@ class Record(Part):
     datasets: dict[str, str]
     epoch_samples: dict[str, int]
     plan: tuple[str, ...] = ()  # what the run was going to do
-    # Checks of correctness in the same pytest session, which run after the measurement; 0 in earlier records.
+    # Checks of correctness in the same pytest session, which run after the measurement.
     checks_to_come: Annotated[int, Field(ge=0, le=MAX_CHECKS)] = 0
     neighbours: tuple[str, ...] = ()  # what else used the machine before the first session
     arms: tuple[ArmRecord, ...]
@@ -385,28 +378,6 @@ class Record(Part):
     accuracies: tuple[Accuracy, ...]
     cells: tuple[CellRecord, ...]
     collectives: tuple[CollectiveRecord, ...] = ()
-
-    @property
-    def estimate(self) -> Estimate:
-        """Of what its times are."""
-        return ESTIMATE if self.schema_version >= 5 else "middle of windows"
-
-    @field_validator("cells")
-    @classmethod
-    def _without_weak_accuracies_of_schema_3(
-        cls, cells: tuple[CellRecord, ...], info: ValidationInfo
-    ) -> tuple[CellRecord, ...]:
-        """Remove weak cells' accuracies, and their checks, where nets were trained at strong scaling alone."""
-        if info.data.get("schema_version") != 3:
-            return cells
-        note = "this record is of a version that trained at strong scaling alone"
-        upgraded = []
-        for cell in cells:
-            if cell.mode == "weak" and cell.world_size > 1:
-                checks = tuple(check for check in cell.checks if check.rule != "accuracy")
-                cell = cell.model_copy(update={"accuracy": None, "accuracy_note": note, "checks": checks})
-            upgraded.append(cell)
-        return tuple(upgraded)
 
 
 def oversubscribed_mark(part: CellRecord | CollectiveRecord) -> str:

@@ -99,7 +99,7 @@ def take_turns() -> None:
     """Let no thread of this process interrupt another one when it wakes (Linux only; threads to come inherit it).
 
     A rank's own threads share its core. Where gloo's interrupt the one that trains, steps take longer, in some windows
-    more than in others (docs/adr/0045).
+    more than in others.
     """
     with contextlib.suppress(AttributeError, OSError):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

@@ -2,7 +2,7 @@
 
 One device is compared with the nets of accepted runs, where it trained from the same seeds. Each net starts from its
 seed and is trained by the workload's recipe, with the first session's workers when their timing is over, or, next to
-accepted commits in the quick profile, in what the comparison leaves of the budget (docs/adr/0044). Strong scaling keeps
+accepted commits in the quick profile, in what the comparison leaves of the budget (docs/adr/0004). Strong scaling keeps
 the recipe; weak scaling trains with k times its batch and the rate of the workload's rule. Both are compared with one
 device and the recipe as it is, which is trained once.
 
@@ -68,8 +68,8 @@ def allowed_s(run: Observations, left_s: float, session_s: float = 0.0) -> float
         session_s: that each session takes without training.
     """
     config = run.plan.config
-    share_s = SHARE * config.budget_s
-    if config.min_sessions == 1 or run.sessions:
+    share_s = SHARE * config.budget.seconds
+    if config.budget.fixed or run.sessions:
         return min(share_s, left_s)
     return min(share_s, max(0.0, run.plan.beside_s(left_s, session_s, 0)))
 
@@ -265,7 +265,7 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
         has = "has left for it" if run.compares_first else "has for it"
         run.untrained[arm] = (
             f"{error.needed_s:.0f} s or more of training do not fit into what the budget {has} "
-            f"({SHARE:.0%} of {run.plan.config.budget_s:.0f} s at most, for all cells); raise --scaling-budget"
+            f"({SHARE:.0%} of {run.plan.config.budget.seconds:.0f} s at most, for all cells); raise --scaling-budget"
         )
         return
     if curve is not None:

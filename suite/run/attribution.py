@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -24,9 +24,8 @@ from suite.room.conditions import LIMIT_CORES
 from suite.run import accuracy, judging
 from suite.run.groups import Groups
 from suite.run.observations import Observations, Session
-from suite.run.pace import LEAD_IN_S, drawn_before, hang_timeout_s, warm_step_s, whole_turns
-from suite.run.retries import Retries, timing
 from suite.run.session import CLEAN_TRIES, Say, Sessions
+from suite.run.timer import LEAD_IN_S, Subject, Timer, taken_s, timing, whole_turns
 from suite.run.variants import VARIANTS, Target, points_of
 from suite.verdict import explain
 from suite.verdict.diagnose import OWN_WORK, Growth, Point, Rounds, Waterfall, growth, waterfall
@@ -38,7 +37,7 @@ SESSIONS = 12  # take a cell apart; without a base, the quick profile has fewer,
 # For a cell that looks slower. An obvious FAIL is decided with three, from which parts pool how sessions differ.
 OF_A_SLOWER_CELL = {"quick": 3, "full": SESSIONS}
 # Of a session for each side, shared by its cells; all have a round forwards and one backwards. More rounds show a part
-# better: they are most of its noise (docs/adr/0052).
+# better: they are most of its noise.
 SESSION_S = {"quick": 5.0, "full": 10.0}
 MOST_CELLS = 3  # with a base in the run: the slowest ones, so that a session does not become many times longer
 
@@ -69,7 +68,7 @@ def slowest(run: Observations, slower: Sequence[Cell]) -> list[Target]:
 
 
 def fits(run: Observations, wanted: Sequence[Target], left_s: float) -> bool:
-    """Return whether the rest of a user's budget has the time to decide cells and to take them apart (ADR 0047).
+    """Return whether the rest of a user's budget has the time to decide cells and to take them apart (docs/adr/0004).
 
     It must have it for the sessions that the decision seems to lack, and for all those that a waterfall lacks before
     parts can be named. These take half of it at most: before the third session, nobody knows how sessions scatter.
@@ -110,7 +109,7 @@ def affordable(run: Observations, sessions: Sessions, wanted: Sequence[Target]) 
         if target.arms(run)["own"] not in run.lost:
             by_cell.setdefault(target.cell, []).append(target)
     costs_s = {cell: _needed_s(run, sessions, sides) for cell, sides in by_cell.items()}
-    too_long = {cell: cost_s for cell, cost_s in costs_s.items() if cost_s > SHARE * run.plan.config.budget_s}
+    too_long = {cell: cost_s for cell, cost_s in costs_s.items() if cost_s > SHARE * run.plan.config.budget.seconds}
     run.unexplained |= {cell: _too_long(cost_s) for cell, cost_s in too_long.items()}
     return [target for target in wanted if target.cell not in too_long]
 
@@ -173,13 +172,13 @@ def _allowed_s(run: Observations, sessions: Sessions, number: int, session_s: fl
     """
     config, left_s = run.plan.config, sessions.left_s()
     if run.comparison.bases:
-        return min(left_s, MOST_CELLS * SHARE * config.budget_s)
-    if number >= config.min_sessions:
+        return min(left_s, MOST_CELLS * SHARE * config.budget.seconds)
+    if number >= config.budget.least_sessions:
         return left_s
-    if config.min_sessions == 1:
-        return config.budget_s
-    training_s = accuracy.KEPT_SHARE * config.budget_s if number == 0 and accuracy.trained(run) else 0.0
-    return (run.plan.beside_s(left_s, session_s, number) - training_s) / (config.min_sessions - number)
+    if config.budget.fixed:
+        return config.budget.seconds
+    training_s = accuracy.KEPT_SHARE * config.budget.seconds if number == 0 and accuracy.trained(run) else 0.0
+    return (run.plan.beside_s(left_s, session_s, number) - training_s) / (config.budget.least_sessions - number)
 
 
 def _needed_s(run: Observations, sessions: Sessions, targets: Iterable[Target]) -> float:
@@ -190,7 +189,7 @@ def _needed_s(run: Observations, sessions: Sessions, targets: Iterable[Target]) 
         for point in points_of(run, target):
             loaders = target.loaders(run, point)
             timed_s = max(target.window_s(run, point), whole_turns(1, loaders) * step_s)
-            needed_s += 3 * (timed_s + drawn_before(sessions.lead_in(step_s, loaders), loaders) * step_s)
+            needed_s += 3 * (timed_s + taken_s(run.plan.config.devices.kind, 0, step_s, loaders))
     return needed_s
 
 
@@ -211,12 +210,12 @@ def probing(run: Observations, sessions: Sessions, wanted: Sequence[Target], say
         rng = random.Random(f"{run.plan.seed} {number}")
         by_cell = _by_cell(run, wanted)
         begun_s, allowed_s = clock(), _allowed_s(run, sessions, number, groups.session.usual_s)
-        always = not run.comparison.bases and number < run.plan.config.min_sessions > 1
+        always = not run.comparison.bases and number < run.plan.config.budget.least_sessions > 1
         for cell, sides in by_cell.items():
             points = {target: points_of(run, target) for target in sides}
             needed_s = _needed_s(run, sessions, sides)
             expected_s = clock() - begun_s + run.apart_pace * needed_s
-            too_long = needed_s > SHARE * run.plan.config.budget_s and bool(run.comparison.bases)
+            too_long = needed_s > SHARE * run.plan.config.budget.seconds and bool(run.comparison.bases)
             if too_long or (expected_s > allowed_s and not always):
                 run.unexplained[cell] = _too_long(run.apart_pace * needed_s)
                 continue
@@ -247,79 +246,85 @@ def _time(
     begun_s = run.plan.clock()
     shuffled = rng.sample(list(VARIANTS), len(VARIANTS))
     order = [(target, point) for point in shuffled for target in points if point in points[target]]
-    loaders = {(target, point): target.loaders(run, point) for target, point in order}
-    step_s = dict[tuple[Target, Point], float]()
-
-    def window_s(target: Target, point: Point, steps: int) -> float | None:
-        arm = target.arms(run)[VARIANTS[point].role]
-        timeout_s, lead_in = run.plan.first_step_s(arm), sessions.lead_in()
-        if steps > 1 and loaders[target, point]:
-            lead_in = sessions.lead_in(loaders=loaders[target, point])
-            timeout_s = max(timeout_s, hang_timeout_s((steps + lead_in) * sessions.step_s.get(arm, 0.0)))
-        taken = _window(run, groups, target, point, steps, timeout_s, lead_in)
-        return None if taken is None else max(taken.duration_ns) / steps / 1e9
-
+    kind = run.plan.config.devices.kind
+    timer = Timer(kind, run.plan.clock)
+    subjects, step_s = dict[tuple[Target, Point], Subject](), dict[tuple[Target, Point], float]()
     for target, point in order:
-        usual_s = sessions.step_s.get(target.arms(run)[VARIANTS[point].role], 0.0)
-        warm_s = warm_step_s(partial(window_s, target, point), usual_s, loaders=loaders[target, point])
-        if warm_s is not None:
-            step_s[target, point] = warm_s
+        variant = _Variant(run, groups, target, point)
+        subject = variant.subject(sessions.step_s.get(variant.arm, 0.0))
+        if (warm := timer.warm(subject)) is not None:
+            subjects[target, point], step_s[target, point] = subject, warm.step_s
     steps = {
-        (target, point): whole_turns(math.ceil(target.window_s(run, point) / one_s), loaders[target, point])
+        (target, point): whole_turns(math.ceil(target.window_s(run, point) / one_s), subjects[target, point].loaders)
         for (target, point), one_s in step_s.items()
     }
-    leads_in = {key: sessions.lead_in(one_s, loaders[key]) for key, one_s in step_s.items()}
-    round_s = sum((steps[key] + drawn_before(leads_in[key], loaders[key])) * one_s for key, one_s in step_s.items())
-    retries = Retries()
+    round_s = sum(taken_s(kind, steps[key], one_s, subjects[key].loaders) for key, one_s in step_s.items())
     pairs = max(1, int(allowed_s / (2 * round_s))) if round_s else 0
     least_s = 0.0
     for number in range(2 * pairs):
         for target, point in order if number % 2 == 0 else order[::-1]:
-            if (target, point) not in step_s:
+            if (key := (target, point)) not in step_s:
                 continue
-            count, lead_in = steps[target, point], leads_in[target, point]
-            timeout_s = hang_timeout_s((count + lead_in) * step_s[target, point])
-            window = partial(_window, run, groups, target, point, count, timeout_s, lead_in)
-            if tries := retries.timings(window):
+            if tries := timer.windows(subjects[key], steps[key], step_s[key]):
                 about = {"cell": target.cell.id, "side": target.side, "point": point}
-                probe = record.Probe.model_validate({**about, "round": number, "steps": count, **dict(tries[-1])})
+                probe = record.Probe.model_validate({**about, "round": number, "steps": steps[key], **dict(tries[-1])})
                 groups.session.probes.setdefault(target.cell, []).append(probe)
         least_s = least_s if number > 1 else run.plan.clock() - begun_s
     return least_s
 
 
-def _window(
-    run: Observations, groups: Groups, target: Target, point: Point, steps: int, timeout_s: float, lead_in: int
-) -> record.Timing | None:
-    """Return what the ranks tell that took part; None where the workers are gone, or fail now."""
-    variant = VARIANTS[point]
-    arm = target.arms(run)[variant.role]
-    if (group := groups.by_arm.get(arm)) is None:
-        return None
-    told: dict[str, Any] = {name: getattr(variant, name) for name in ("resident", "exchange", "alone")}
-    told["lead_in"] = lead_in
-    told["share"] = target.cell.world_size if variant.part else 1
-    try:
-        for _ in range(CLEAN_TRIES):
-            answers = group.request(Probed, "probe", timeout_s, name=arm.id, steps=steps, variant=told)
-            if not any(answer.unclean for answer in answers):
-                break
-        else:  # a window that holds an evaluation or a checkpoint says nothing of a step
+@dataclass(frozen=True)
+class _Variant:
+    """A diagnostic variant of one side of a cell, and the groups whose workers run it."""
+
+    run: Observations
+    groups: Groups
+    target: Target
+    point: Point
+
+    @property
+    def arm(self) -> Arm:
+        """The arm whose workers run it."""
+        return self.target.arms(self.run)[VARIANTS[self.point].role]
+
+    def subject(self, usual_s: float) -> Subject:
+        """Return it as a timer takes it."""
+        loaders = self.target.loaders(self.run, self.point)
+        return Subject(self.window, self.run.plan.first_step_s(self.arm), loaders, usual_s)
+
+    def window(self, steps: int, lead_in: int, timeout_s: float) -> record.Timing | None:
+        """Return what the ranks tell that took part; None where the workers are gone, or fail now."""
+        run, arm, variant = self.run, self.arm, VARIANTS[self.point]
+        if (group := self.groups.by_arm.get(arm)) is None:
             return None
-    except WorkerFailure as failure:
+        told: dict[str, Any] = {name: getattr(variant, name) for name in ("resident", "exchange", "alone")}
+        told |= {"lead_in": lead_in, "share": self.target.cell.world_size if variant.part else 1}
+        try:
+            for _ in range(CLEAN_TRIES):
+                answers = group.request(Probed, "probe", timeout_s, name=arm.id, steps=steps, variant=told)
+                if not any(answer.unclean for answer in answers):
+                    break
+            else:  # a window that holds an evaluation or a checkpoint says nothing of a step
+                return None
+        except WorkerFailure as failure:
+            self._note(failure)
+            self.groups.drop(group)
+            return None
+        if why := next((answer.unfed for answer in answers if answer.unfed), ""):
+            run.unprobed[arm, self.point] = why
+            return None
+        return timing([(each.duration_ns, each.others_ns) for each in answers if each.duration_ns is not None])
+
+    def _note(self, failure: WorkerFailure) -> None:
+        """Note what could not be timed, and whether the candidate is lost."""
+        run, arm, point = self.run, self.arm, self.point
         run.unprobed[arm, point] = failure.cause
         if failure.timed_out:  # the trainer's other world sizes would each take as long to show the same
             alike = (arm.side, arm.trainer, arm.world_size > 1)
             others = [other for other in run.jobs if (other.side, other.trainer, other.world_size > 1) == alike]
             run.unprobed = {(other, point): f"{arm.id}: {failure.cause}" for other in others} | run.unprobed
-        if variant.training and arm.side == "candidate":
+        if VARIANTS[point].training and arm.side == "candidate":
             run.lost[arm] = failure
-        groups.drop(group)
-        return None
-    if why := next((answer.unfed for answer in answers if answer.unfed), ""):
-        run.unprobed[arm, point] = why
-        return None
-    return timing([(each.duration_ns, each.others_ns) for each in answers if each.duration_ns is not None])
 
 
 def waterfalls(run: Observations, cell: Cell, *, failed: bool) -> tuple[record.WaterfallRecord, ...]:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
-from suite.run.retries import MORE_SHARE
+from suite.run.timer import MORE_SHARE
 from suite.verdict import ALPHA_FAIL, FIRST_LOOK
 from suite.verdict.metrics import t_quantile
 

@@ -25,16 +25,15 @@ from suite.properties.answers import Described
 from suite.render.figures import plural
 from suite.room import check, hardware
 from suite.room.meter import Meter
-from suite.run import accepted, accuracy, attribution, collectives, counting, forecast, judging, preparing, results
+from suite.run import accepted, accuracy, attribution, collectives, counting, forecast, judging, preparing, schedule
 from suite.run.groups import Groups
+from suite.run.leaving import leave
 from suite.run.observations import Comparison, Observations
+from suite.run.results import to_record
 from suite.run.session import Say, Sessions
 from suite.run.variants import Target
-from suite.verdict import FIRST_LOOK, Outcome
+from suite.verdict import Outcome
 from suite.verdict.stored import ENOUGH_RUNS
-
-ONE_IN = 4  # where accepted commits are rebuilt, at most a quarter of the sessions also times what the figures need
-MAX_SESSIONS = {"quick": 6, "full": 20}  # where nothing can be decided, more sessions only narrow the intervals
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def measure(
             campaign.sweep()
         finally:
             if run.plan.config.against is None:
-                run.stored = accepted.checks(run, results.to_record(run))
+                run.stored = accepted.checks(run, to_record(run))
 
 
 class _Campaign:
@@ -122,7 +121,7 @@ class _Campaign:
         on_one = cells.one_device_arms(run.plan.cells, speedup=True)
         explained = attribution.targets(run, run.plan.cells, ["candidate"])
         self._prepare([*_arms(own + on_one), *attribution.arms(run, explained)])
-        rebuilt = Comparison() if config.calibrate else accepted.rebuild(run, results.to_record(run))
+        rebuilt = Comparison() if config.calibrate else accepted.rebuild(run, to_record(run))
         compared = tuple(cell for cell in rebuilt.cells if run.plan.own(cell) not in run.lost)
         if compared:
             self._say(f"{len(compared)} cell(s) with accepted runs: rebuilding their commits")
@@ -221,7 +220,7 @@ class _Campaign:
 
     def _carried(self, chosen: Sequence[Cell]) -> tuple[Cell, ...]:
         """Return the cells that the budget can judge; a profile's budget stretches to all of them."""
-        if not self._keeps_budget:
+        if not self._decisions.keeps_budget:
             return tuple(chosen)
         return forecast.carried(chosen, self._run.sessions_lacking, self._session_of, self._left_s())
 
@@ -230,7 +229,7 @@ class _Campaign:
 
     def _needed_s(self, chosen: Sequence[Cell]) -> float:
         """Return the budget that has room for cells, as far as it can be told now."""
-        spent_s = self._run.plan.config.budget_s - self._left_s()
+        spent_s = self._run.plan.config.budget.seconds - self._left_s()
         return spent_s + self._run.sessions_lacking * self._session_of(chosen)
 
     def _forecast(
@@ -252,7 +251,7 @@ class _Campaign:
         behind, full_profile = {cell: judging.surplus(run, cell) for cell in chosen}, run.plan.config.profile == "full"
         slowest_first = sorted(chosen, key=lambda cell: -behind[cell])
         wanted = attribution.slowest(run, [cell for cell in slowest_first if behind[cell] or full_profile])
-        if wanted and self._keeps_budget and not attribution.fits(run, wanted, self._left_s()):
+        if wanted and self._decisions.keeps_budget and not attribution.fits(run, wanted, self._left_s()):
             why = "the budget has no more time than the decision needs; raise --scaling-budget"
             run.unexplained |= dict.fromkeys((target.cell for target in wanted), why)
             return []
@@ -300,7 +299,7 @@ class _Campaign:
             over = run.planned and number >= run.planned
             to_load_s = self._sides.next_load_s - self._sides.loading_s  # more than sessions share, or less
             next_s = self._next_s([*units, *beside]) + to_load_s
-            if over or (self._keeps_budget and run.sessions and self._left_s() < next_s):
+            if over or (self._decisions.keeps_budget and run.sessions and self._left_s() < next_s):
                 units = [unit for unit in units if run.never_timed(unit)]
             if not units:
                 break
@@ -342,41 +341,35 @@ class _Campaign:
 
         So the time that cells took because they look slower counts as if it were left.
         """
-        run, config, left_s = (
-            self._run,
-            self._run.plan.config,
-            self._left_s() + self._run.for_slower_cells_s(self._of_figures or 0),
-        )
+        run, config = self._run, self._run.plan.config
+        left_s = self._left_s() + run.for_slower_cells_s(self._of_figures or 0)
         if self._of_figures is None:
-            sessions = self._planned(number + 1 + left_s / run.session_s)
-            self._of_figures = min(max(1, sessions // ONE_IN), FIRST_LOOK) if run.comparison.bases else sessions
+            self._of_figures = self._decisions.of_figures(number + 1 + left_s / run.session_s)
         if run.comparison.bases and number + 1 == max(1, self._of_figures):
             self._compare_alone()
+        if left := leave(run, self._bought):
+            run.planned = 0  # no look has been taken yet
+            self._sessions.replan_blocks()
+            self._note(left)
         if not run.planned and (number >= self._of_figures or not run.comparison.bases):
-            judged = run.comparison.judged
-            units, next_s = [*self._units(judged), *self._on_one(judged)], run.session_s
+            timed = run.comparison.timed
+            units, next_s = [*self._units(timed), *self._on_one(timed)], run.session_s
             if run.comparison.over_budget:
                 next_s = self._next_s(units) or next_s
-            more = left_s / next_s
-            if run.comparison.bases and self._keeps_budget and (fitting := self._sessions.fit()):
+            more = self._bought(timed).sessions if left else left_s / next_s
+            if run.comparison.bases and self._decisions.keeps_budget and not left and (fitting := self._sessions.fit()):
                 # The last session also timed the cells that are over budget, so that more than these may fit.
                 more = max(more, fitting) if run.comparison.over_budget else fitting
             affordable = number + 1 + more
-            run.planned = config.calibrate or self._planned(affordable)
+            run.planned = config.calibrate or self._decisions.sessions(affordable)
         elif number:
             return
         self._correct_plan(left_s)
 
     def _share_s(self, number: int, *, explained: bool) -> float:
-        """Return how long the blocks of a session may take where cells are compared: its share of what is left.
-
-        When cells have been decided, the sessions that were planned for all take less time. The rest of it is for more
-        rounds of the others (docs/verdict.md, "Rounds per session"). A calibration has sessions that are alike.
-        """
-        run, to_come = self._run, self._run.planned - number
-        if not run.comparison.bases or to_come <= 0 or run.plan.config.calibrate:
-            return 0.0
-        return self._left_s() / to_come - (attribution.added_s(run) if explained else 0.0)
+        """Return how long the blocks of a session may take (docs/verdict.md, "Rounds per session")."""
+        share_s = self._decisions.share_s(self._left_s(), self._run.planned - number)
+        return share_s - attribution.added_s(self._run) if share_s and explained else share_s
 
     def _session(
         self,
@@ -409,58 +402,62 @@ class _Campaign:
         left_out: Sequence[Cell] = (),
     ) -> None:
         run = self._run
-        chosen = run.plan.cells if self._of_figures is None else run.comparison.judged
+        chosen = run.plan.cells if self._of_figures is None else run.comparison.timed
         each = self._forecast([*self._units(chosen), *beside], attribution.arms(run, explained))
         if not each.wall_s:
             return
         if not run.comparison.bases:  # otherwise the first sessions alone, or those that find a cell slower
             each = each._replace(wall_s=each.wall_s + attribution.needed_s(run, self._sessions, explained))
         affordable = len(run.sessions) + (self._left_s() - training_s) / each.wall_s
-        planned = run.plan.config.calibrate or self._planned(affordable)
+        planned = run.plan.config.calibrate or self._decisions.sessions(affordable)
         self._say_plan(planned, each, left_out)
 
     def _say_plan(self, planned: int, each: forecast.Length, left_out: Sequence[Cell] = ()) -> None:
         self._shown = forecast.Shown.of(self._run, planned, each)
         for line in forecast.lines(self._run, planned, each, left_out):
-            self._run.notes.append(line)
-            self._say(line)
+            self._note(line)
+
+    def _note(self, line: str) -> None:
+        self._run.notes.append(line)
+        self._say(line)
 
     def _correct_plan(self, left_s: float) -> None:
         """Show the plan again where what the last session took makes it another one."""
-        run, done, judged = self._run, len(self._run.sessions), self._run.comparison.judged
-        units = [*self._units(judged), *self._on_one(judged)]
+        run, done, timed = self._run, len(self._run.sessions), self._run.comparison.timed
+        units = [*self._units(timed), *self._on_one(timed)]
         alike = not run.comparison.bases or done < (self._of_figures or 0)
         each = self._forecast(units)._replace(wall_s=run.session_s if alike else self._next_s(units))
         if not each.wall_s:
             return
-        planned = run.planned or self._planned(done + left_s / each.wall_s)
+        planned = run.planned or self._decisions.sessions(done + left_s / each.wall_s)
         fewer = bool(run.comparison.bases) and planned < self._shown.sessions
         if fewer or self._shown.is_wrong(forecast.Shown.of(run, planned, each)):
             self._say_plan(planned, each)
 
-    def _planned(self, affordable: float) -> int:
-        """Return how many sessions there are, where the budget allows `affordable`."""
-        config = self._run.plan.config
-        least = config.min_sessions if self._keeps_budget else max(config.min_sessions, self._run.sessions_needed)
-        sessions = max(least, int(affordable))
-        return sessions if self._run.comparison.bases else min(sessions, MAX_SESSIONS[config.profile])
+    @property
+    def _decisions(self) -> schedule.Decisions:
+        run, config = self._run, self._run.plan.config
+        least = run.sessions_needed if run.comparison.bases else 0
+        return schedule.Decisions(config.budget, least, config.profile, config.calibrate)
+
+    def _bought(self, some: Sequence[Cell]) -> schedule.Price:
+        """Return what the rest of the budget buys for these cells."""
+        each = self._forecast(self._units(some) + self._on_one(some))
+        lacking = self._decisions.sessions(0) - len(self._run.sessions)
+        return schedule.Price(max(1, lacking, int(self._left_s() / each.wall_s)), each.rounds)
 
     def _next_s(self, units: Sequence[tuple[Arm, ...]]) -> float:
         """Return what sessions of these arms cost: what the last one did, less by what is no longer timed."""
         forecast_s = self._forecast(units, least=True).wall_s
         return self._run.session_s * (min(1.0, forecast_s / self._forecast_s) if self._forecast_s else 1.0)
 
-    @property
-    def _keeps_budget(self) -> bool:
-        """Whether the budget is the user's own, which is kept even if sessions take longer than planned."""
-        return self._run.plan.config.min_sessions == 1 and not self._run.plan.config.calibrate
-
     def _wants_time(self, cell: Cell, *, of_figures: bool) -> bool:
         """Return whether the next session times a cell."""
         run = self._run
         if run.failure(cell) is not None or cell in run.comparison.over_budget:
             return False
-        return of_figures or run.never_timed((run.plan.own(cell),)) or self._undecided(cell)
+        never_timed = run.never_timed((run.plan.own(cell),))
+        return of_figures or never_timed or (cell not in run.comparison.left and self._undecided(cell))
 
     def _undecided(self, cell: Cell) -> bool:
         """Return whether a session may decide a cell that has been timed, by its bases or by its floor."""
@@ -482,16 +479,15 @@ class _Campaign:
 
     def _left_s(self) -> float:
         """Return how much of the budget is left, without what sweeps that are still to come need."""
-        plan = self._run.plan
-        return plan.config.budget_s - plan.elapsed_s - (0.0 if self._run.collectives else collectives.cost_s(plan))
+        sweeps_s = 0.0 if self._run.collectives else collectives.cost_s(self._run.plan)
+        return self._run.plan.left_s - sweeps_s
 
     def _say_left(self, what: str) -> None:
-        run, config = self._run, self._run.plan.config
-        left_s = config.budget_s - run.plan.elapsed_s
+        run, left_s = self._run, self._run.plan.left_s
         fills_budget = run.compares_first and accuracy.trained(run)
         if run.planned and self._comparing and not fills_budget:
             planned_s = (run.planned - len(run.sessions)) * run.session_s + collectives.cost_s(run.plan)
-            left_s = min(left_s, planned_s) if self._keeps_budget else planned_s
+            left_s = min(left_s, planned_s) if self._decisions.keeps_budget else planned_s
         self._say(f"{what}; {f'at most {left_s / 60:.1f} min left' if left_s > 0 else 'past the budget'}")
 
 

@@ -45,7 +45,7 @@ def slow_start(run: Observations, session: Session, arms: Iterable[Arm]) -> list
     """Return what the starts of scripts leave of the budget, in a line after the first session's, if they take long."""
     if session.number or session.starting_s < SLOW_START_S or not any(arm.runs_script for arm in arms):
         return []
-    budget_s, start_s = run.plan.config.budget_s, session.starting_s
+    budget_s, start_s = run.plan.config.budget.seconds, session.starting_s
     return [
         f"the scripts took {start_s:.0f} s until their first updates, and every session starts them again: the budget "
         f"of {budget_s:.0f} s has time for {math.floor(budget_s / start_s)} session(s) at most, and a verdict takes "

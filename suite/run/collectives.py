@@ -21,12 +21,12 @@ from suite.processes.answers import Timed
 from suite.processes.failure import WorkerFailure, repeated
 from suite.processes.group import START_TIMEOUT_S, Group, dismiss
 from suite.processes.jobs import Exchange
-from suite.records.record import CollectivePoint, CollectiveRecord, interval
+from suite.records.record import CollectivePoint, CollectiveRecord, Timing, interval
 from suite.room.devices import Devices
 from suite.run import blocks
-from suite.run.pace import LEAD_IN_S, hang_timeout_s, lead_in
 from suite.run.plan import Plan
 from suite.run.session import Say
+from suite.run.timer import LEAD_IN_S, Subject, Timer, lead_in, timing
 
 WINDOW_S = 0.008  # long against the tens of microseconds by which ranks leave a barrier one after the other
 MAX_CALLS = 1000
@@ -34,7 +34,6 @@ MEASURE_S = 4.5  # of a world size; as much again is what starting its processes
 LEAD_INS = 6 * 3 * 11  # of a world size on GPUs: before the fewest windows of three collectives with eleven sizes
 BLOCKS = (3, 5)  # two rounds each: fewer than six give the middle of the rounds no useful interval
 CHECK_TIMEOUT_S = 60.0
-TIMEOUT_S = 20.0
 
 
 def cost_s(plan: Plan) -> float:
@@ -90,7 +89,6 @@ class _WorldSize:
         deadline_s: Callable[[float], float],
     ) -> None:
         self._pool, self._devices, self._wanted, self._deadline_s = pool, devices, wanted, deadline_s
-        self._lead_in = partial(lead_in, devices.kind)
         self._sizes = {
             sweep: sorted(sizes_bytes | set(LARGE_BYTES if sweep.algorithm == "nccl" else ())) for sweep in wanted
         }
@@ -98,6 +96,7 @@ class _WorldSize:
         self._names = devices.names[: self._world_size]
         self._errors: dict[CollectiveCell, str] = {}
         self._samples_s: dict[tuple[CollectiveCell, int], list[float]] = {}
+        self._checked = set[tuple[CollectiveCell, int]]()
 
     def measure(self, rng: random.Random, say: Say) -> None:
         """Check every sum, see how long a call takes, time block after block, and let the processes go.
@@ -105,6 +104,7 @@ class _WorldSize:
         What an earlier call has measured is dropped.
         """
         self._errors, self._samples_s = {}, {}
+        self._checked.clear()
         for sweep in self._wanted:  # all of them load torch at the same time
             try:
                 self._group(sweep)
@@ -113,13 +113,12 @@ class _WorldSize:
         name = f"collectives on {self._world_size} devices"
         say(f"{name}: checking results")
         points = [(sweep, size) for sweep in self._wanted for size in self._sizes[sweep]]
+        subjects = {point: Subject(partial(self._window, *point), CHECK_TIMEOUT_S) for point in points}
         calls_s: dict[tuple[CollectiveCell, int], float] = {}
-        for sweep, size in points:
-            call_s = self._window(sweep, size, 1, CHECK_TIMEOUT_S, check=True)
-            if call_s is not None and call_s < WINDOW_S / 4:  # a single call is mostly the barrier
-                call_s = self._window(sweep, size, 16)
-            if call_s is not None:
-                calls_s[sweep, size] = call_s
+        timer = Timer(self._devices.kind)
+        for point in points:
+            if (warm := timer.warm(subjects[point], window_s=WINDOW_S)) is not None:
+                calls_s[point] = warm.step_s
         planned = self._blocks(calls_s)
         for number in range(planned):
             say(f"{name}: block {number + 1} of {planned}")
@@ -128,10 +127,8 @@ class _WorldSize:
                     continue
                 call_s = calls_s[sweep, size]
                 calls = min(MAX_CALLS, math.ceil(WINDOW_S / call_s))
-                before = self._lead_in(call_s)
-                timeout_s = hang_timeout_s((before + calls) * call_s)
-                taken_s = self._window(sweep, size, calls, timeout_s, before=before)
-                if taken_s is not None:
+                if tries := timer.windows(subjects[sweep, size], calls, call_s):
+                    taken_s = max(tries[-1].duration_ns) / calls / 1e9
                     self._samples_s.setdefault((sweep, size), []).append(taken_s)
         dismiss([self._pool.pool])
 
@@ -150,21 +147,16 @@ class _WorldSize:
     def _blocks(self, calls_s: Mapping[tuple[CollectiveCell, int], float]) -> int:
         """Return how many blocks fit into the time meant for them, going by the first calls of what has not failed."""
         alive = [call_s for (sweep, _), call_s in calls_s.items() if sweep not in self._errors]
-        block_s = 2 * sum(max(WINDOW_S, call_s) + (1 + self._lead_in(call_s)) * call_s for call_s in alive)
+        block_s = 2 * sum(
+            max(WINDOW_S, call_s) + (1 + lead_in(self._devices.kind, call_s)) * call_s for call_s in alive
+        )
         fewest, most = BLOCKS
         return min(most, max(fewest, round(MEASURE_S / block_s))) if block_s else 0
 
     def _window(
-        self,
-        sweep: CollectiveCell,
-        size_bytes: int,
-        calls: int,
-        timeout_s: float = TIMEOUT_S,
-        *,
-        check: bool = False,
-        before: int = 0,
-    ) -> float | None:
-        """Return seconds a call, of the slowest process; None where the sweep has failed, now or before."""
+        self, sweep: CollectiveCell, size_bytes: int, calls: int, before: int, timeout_s: float
+    ) -> Timing | None:
+        """Return what the processes tell; None where the sweep has failed, now or before. The first call is checked."""
         if sweep in self._errors:
             return None
         try:
@@ -177,15 +169,17 @@ class _WorldSize:
                 backend=self._devices.backend(self._devices.here(self._world_size)),
                 pinned=self._devices.pinned(self._world_size),
             )
-            told = {"exchange": exchange, "size_bytes": size_bytes, "calls": calls, "check": check, "lead_in": before}
-            answers = group.request(Timed, "collective", timeout_s, **told)
+            told = {"exchange": exchange, "size_bytes": size_bytes, "calls": calls, "lead_in": before}
+            first = (sweep, size_bytes) not in self._checked
+            answers = group.request(Timed, "collective", timeout_s, check=first, **told)
+            self._checked.add((sweep, size_bytes))
         except WorkerFailure as failure:  # the others of its group are gone with it
             self._errors[sweep] = failure.cause
             if failure.timed_out:  # each of the others would take as long to show the same
                 others = f"not measured after {sweep.id}: {failure.cause}"
                 self._errors = dict.fromkeys(self._wanted, others) | self._errors
             return None
-        return max(answer.duration_ns for answer in answers) / calls / 1e9
+        return timing([(answer.duration_ns, answer.others_ns) for answer in answers])
 
     def _group(self, sweep: CollectiveCell) -> Group:
         size = 1 if sweep.algorithm in IN_PROCESS else self._world_size

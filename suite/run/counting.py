@@ -2,7 +2,7 @@
 
 The first session of a comparison counts a few steps of every cell's arms when everything else of the session is over,
 so nothing that is timed is recorded. An arm that cannot be counted keeps its times and says why.
-`suite.records.counters` compares two arms; docs/counters.md defines the counters.
+`suite.records.counters` compares two arms; docs/metrics.md defines the counters.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from suite.records.counters import Change, Counters
 from suite.records.record import CheckRecord
 from suite.run.groups import Groups
 from suite.run.observations import Observations
-from suite.run.pace import hang_timeout_s
 from suite.run.session import Say, Sessions
+from suite.run.timer import hang_timeout_s
 from suite.verdict import Outcome
 
 STEPS = 3  # the fewest that show a count which varies in turn
@@ -33,7 +33,7 @@ def counting(run: Observations, sessions: Sessions, chosen: Sequence[Cell], say:
         for arm in dict.fromkeys(arm for cell in chosen for arm in run.arms(cell).values()):
             if arm in run.counters:
                 continue
-            left_s = SHARE * run.plan.config.budget_s - (run.plan.clock() - start)
+            left_s = SHARE * run.plan.config.budget.seconds - (run.plan.clock() - start)
             needed_s = (1 + STEPS) * sessions.step_s.get(arm, 0.0)
             if arm not in groups.by_arm:
                 run.uncounted[arm] = "its workers had ended before its steps were counted"

@@ -15,8 +15,8 @@ from suite.processes.failure import harmless
 from suite.processes.folder import locked
 from suite.records import baselines, calibration
 from suite.records.baselines import Baseline
-from suite.records.files import keep_from_git, require_inside
-from suite.records.record import CellRecord, CollectiveRecord, Record
+from suite.records.files import keep_from_git, require_inside, write_inside
+from suite.records.record import RECORD, CellRecord, CollectiveRecord, Record
 from suite.render import job_summary, pages
 from suite.render.figures import some
 from suite.room.limits import allow_descriptors
@@ -26,6 +26,7 @@ from suite.run.observations import Observations
 from suite.run.plan import Plan, plan_here
 from suite.run.session import Say
 
+ACCEPTED = "accepted"  # the folder of the newest accepted run, for the reviewer of baseline.json
 MOST_NAMES = 3  # of failed tests in a message
 
 
@@ -164,6 +165,7 @@ def accept(config: Config, result: RunResult, failed: Sequence[str], *, complete
             # Read again, because another run may have been accepted while this one measured.
             baseline = baselines.read(config.report_dir, record.machine.key)
             grown = baselines.accept(baseline, record, slower=config.accept == "slower")
+            _keep_for_review(config.report_dir / record.machine.key, result.folder)
             path = baselines.write(grown, config.report_dir)
     except ValueError as error:
         refused = str(error)
@@ -175,6 +177,16 @@ def accept(config: Config, result: RunResult, failed: Sequence[str], *, complete
         _write_index(path.parent)  # which shows what is accepted
         return
     result.accepted, result.problem = refused, result.problem or refused
+
+
+def _keep_for_review(machine: Path, run: Path) -> None:
+    """Keep the record and the summary of the newest accepted run where git does not ignore them.
+
+    Raises:
+        OSError: one cannot be read or written.
+    """
+    for name in (RECORD, pages.SUMMARY):
+        write_inside(machine, machine / ACCEPTED / name, (run / name).read_text(encoding="utf-8"))
 
 
 def _check_session(record: Record, failed: Sequence[str], *, complete: bool) -> None:

@@ -21,9 +21,9 @@ from suite.render.figures import plural
 from suite.room.limits import usable_cores
 from suite.run import accuracy, attribution, collectives, judging
 from suite.run.observations import Observations
-from suite.run.pace import LEAD_IN_S, WINDOW_S
 from suite.run.plan import Plan
 from suite.run.session import Sessions
+from suite.run.timer import LEAD_IN_S, WINDOW_S
 from suite.verdict import ALPHA_PASS, FIRST_LOOK
 from suite.verdict.paired import fewest_alone
 
@@ -186,7 +186,7 @@ def lines(run: Observations, planned: int, each: Length, left_out: Sequence[Cell
     first = (
         f"plan: {len(comparison.judged) or len(run.plan.cells)} cell(s){bases}, "
         f"about {planned} session(s) of {each.wall_s:.0f} s, {minutes:.1f} min in all{training} "
-        f"(budget {run.plan.config.budget_s / 60:.1f} min); {plural(comparisons, 'check')} can fail{of_runs}"
+        f"(budget {run.plan.config.budget.seconds / 60:.1f} min); {plural(comparisons, 'check')} can fail{of_runs}"
     )
     judges = comparison.bases and not run.plan.config.calibrate
     devices = run.plan.config.devices
@@ -194,7 +194,7 @@ def lines(run: Observations, planned: int, each: Length, left_out: Sequence[Cell
     over = ", ".join(cell.id + devices.mark(cell.world_size) for cell in excluded)
     named = [f"plan: not judged, because the budget has no room for them: {over}{comparison.room}"] if over else []
     if apart := ", ".join(cell.id + devices.mark(cell.world_size) for cell in comparison.apart):
-        others = "one run rebuilds those of most cells, and these have others"
+        others = "one run rebuilds one newest and one pinned commit, and these have others"
         named.append(
             f"plan: not compared with all of their accepted commits: {apart}; {others}: run them separately (-k)"
         )
@@ -236,7 +236,7 @@ def training_s(run: Observations, each: Length) -> float:
     """Return how long the first session trains at most; 0 when it is over, and where nets are trained at the end."""
     if run.sessions or run.compares_first or not accuracy.trained(run):
         return 0.0
-    return max(0.0, accuracy.allowed_s(run, run.plan.config.budget_s - run.plan.elapsed_s - each.wall_s, each.wall_s))
+    return max(0.0, accuracy.allowed_s(run, run.plan.left_s - each.wall_s, each.wall_s))
 
 
 def _scope(run: Observations, planned: int) -> str:

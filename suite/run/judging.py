@@ -3,8 +3,8 @@
 - time: against a base in the same sessions, from `--scaling-against` or the accepted commit rebuilt;
 - drift: against the rebuilt commit of the pinned, older baseline in the same sessions;
 - machine: the efficiency of the accepted commit against what it was in accepted runs of this host;
-- stored: against accepted runs of other times; never fails a cell. Where its accepted commit was not measured in the
-  same sessions it keeps the cell INCONCLUSIVE, or passes it where such runs are known to differ little;
+- stored: the ratio to accepted runs of other times is shown. Where their commit was not measured in the same sessions,
+  the cell is INCONCLUSIVE;
 - floor: efficiency against a configured minimum;
 - accuracy: k devices against one, and one against accepted runs;
 - counters: what a step does against a base's, where `--scaling-counters fail` asks for it. Counts have no noise.
@@ -24,6 +24,7 @@ from suite.plan.cells import Cell, Side
 from suite.records.record import CheckRecord, interval
 from suite.run import accuracy, counting, samples
 from suite.run.observations import Observations
+from suite.run.schedule import LEAVE_AFTER
 from suite.verdict import GRAVEST_FIRST, Outcome, Verdict, metrics
 from suite.verdict.floor import floor
 from suite.verdict.machine import WIDENED
@@ -80,7 +81,8 @@ def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:
     arms = run.arms(cell)
     bases = run.comparison.bases if cell in run.comparison.cells else ()
     over_budget = cell in run.comparison.over_budget
-    timed = [(_time(run, cell, side), arms[side]) for side in bases if side in arms and not over_budget]
+    judge = _left if cell in run.comparison.left else _time
+    timed = [(judge(run, cell, side), arms[side]) for side in bases if side in arms and not over_budget]
     return (
         # A FAIL stands, even if the rebuilt commit, which may be timed for other cells, is lost later.
         *(check for check, base in timed if base not in run.lost or check.outcome is Outcome.FAIL),
@@ -95,7 +97,7 @@ def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:
 def combined(checks: Sequence[CheckRecord]) -> tuple[Outcome, str]:
     """Return the gravest outcome of a cell's rules and its reason; without a rule about time no cell is a PASS."""
     counting = [check for check in checks if check.counts]
-    timed = any(check.rule in ("time", "stored") for check in counting)
+    timed = any(check.rule == "time" for check in counting)
     for gravest in GRAVEST_FIRST:
         reasons = [check.reason for check in counting if check.outcome is gravest]
         if reasons and (gravest is not Outcome.PASS or timed):
@@ -171,6 +173,20 @@ def _time(run: Observations, cell: Cell, side: Side) -> CheckRecord:
     )
 
 
+def _left(run: Observations, cell: Cell, side: Side) -> CheckRecord:
+    seen, needed = against(run, cell, side), run.comparison.left[cell]
+    more_s = None if needed is None else (needed - LEAVE_AFTER) * run.session_s
+    remedy = "a quieter machine" if more_s is None else f"about {more_s / 60:.1f} more minutes"
+    return CheckRecord(
+        rule=RULE_AGAINST[side],
+        against=run.comparison.bases[side].label,
+        outcome=Outcome.INCONCLUSIVE,
+        reason=f"too noisy for this budget: it needs {remedy}, and left its time to other cells after {LEAVE_AFTER} "
+        "sessions; raise --scaling-budget, or select it alone (-k)",
+        ratio=seen.ratio and interval(seen.ratio),
+    )
+
+
 def _over_budget(run: Observations, cell: Cell) -> CheckRecord:
     arms = run.arms(cell)
     side = list(arms)[1]  # the newest commit, or the pinned one where it is alone
@@ -181,8 +197,8 @@ def _over_budget(run: Observations, cell: Cell) -> CheckRecord:
         against=run.comparison.bases[side].label,
         outcome=Outcome.INCONCLUSIVE,
         reason=(
-            f"not judged: budget; {run.plan.config.budget_s:.0f} s are spent on {judged} of {judged + left_out} cells"
-            f"{run.comparison.room}: raise --scaling-budget, or select fewer cells"
+            f"not judged: budget; {run.plan.config.budget.seconds:.0f} s are spent on {judged} of {judged + left_out} "
+            f"cells{run.comparison.room}: raise --scaling-budget, or select fewer cells"
         ),
         ratio=seen and interval(seen),
     )

@@ -22,7 +22,7 @@ from suite.records.memory import RankMemory
 from suite.room.conditions import Conditions, disturbed
 from suite.run import blocks
 from suite.run.plan import Plan
-from suite.run.retries import MORE_SHARE
+from suite.run.timer import MORE_SHARE
 from suite.verdict.paired import sessions_needed
 from suite.verdict.spread import MOST_DF
 
@@ -125,6 +125,8 @@ class Comparison:
         apart: cells with an accepted commit that could be rebuilt, where the run rebuilds another one.
         over_budget: cells that the budget has no room for; among `cells` are those that were compared in the first
             sessions all the same.
+        left: cells that left their time to others, and after how many sessions they would probably have been decided;
+            None where more time would not do.
         needed_s: the budget that has room for all cells, as far as it is known; 0 where no cell was left out.
     """
 
@@ -133,6 +135,7 @@ class Comparison:
     sides: Mapping[Cell, tuple[Side, ...]] = field(default_factory=dict)
     apart: tuple[Cell, ...] = ()
     over_budget: tuple[Cell, ...] = ()
+    left: Mapping[Cell, int | None] = field(default_factory=dict)
     needed_s: float = 0.0
 
     @property
@@ -145,6 +148,11 @@ class Comparison:
     def judged(self) -> tuple[Cell, ...]:
         """Those that the budget has room for."""
         return tuple(cell for cell in self.cells if cell not in self.over_budget)
+
+    @property
+    def timed(self) -> tuple[Cell, ...]:
+        """Those of them that have not left their time to others."""
+        return tuple(cell for cell in self.judged if cell not in self.left)
 
 
 @dataclass
@@ -231,7 +239,7 @@ class Observations:
 
     @property
     def compares_first(self) -> bool:
-        """Whether nets are trained in what the comparison leaves of the budget (docs/adr/0044)."""
+        """Whether nets are trained in what the comparison leaves of the budget (docs/adr/0004)."""
         config = self.plan.config
         accepted = bool(self.comparison.bases) and config.against is None
         return accepted and config.profile == "quick" and config.accept is None

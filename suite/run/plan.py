@@ -74,9 +74,14 @@ class Plan:
         return self.clock() - self.begun_s
 
     @property
+    def left_s(self) -> float:
+        """Wall seconds until the end of the budget; less than 0 after it."""
+        return self.config.budget.seconds - self.elapsed_s
+
+    @property
     def overrun_s(self) -> float:
         """Wall seconds since the end of the budget; 0 before."""
-        return max(0.0, self.elapsed_s - self.config.budget_s)
+        return max(0.0, -self.left_s)
 
     def beside_s(self, left_s: float, session_s: float, number: int) -> float:
         """Return how many seconds of a profile's stretched budget are for all but its timing.
@@ -86,7 +91,8 @@ class Plan:
             session_s: that a session takes.
             number: of the present session; those that take place in any case and follow it are taken off.
         """
-        return left_s + (STRETCH - 1) * self.config.budget_s - (self.config.min_sessions - 1 - number) * session_s
+        budget = self.config.budget
+        return left_s + (STRETCH - 1) * budget.seconds - (budget.least_sessions - 1 - number) * session_s
 
     def deadline_s(self, longest_s: float) -> float:
         """Return how many seconds a step of the run may take that measures nothing: what is left of the budget.
@@ -95,7 +101,7 @@ class Plan:
         """
         devices = self.config.devices
         least_s = LEAST_DEADLINE_S if devices.kind == "cpu" and devices.hosts == 1 else LEAST_EXECUTED_S
-        return min(longest_s, max(least_s, self.config.budget_s - self.elapsed_s))
+        return min(longest_s, max(least_s, self.left_s))
 
     def first_step_s(self, arm: Arm) -> float:
         """Return how many seconds the first step of fresh processes may take."""

@@ -1,7 +1,7 @@
 """One session: fresh worker processes for every arm, a warm-up, interleaved blocks, and the end of those processes.
 
 An arm that fails is taken out and the others go on; only the cells that need it are lost. A session whose launcher ends
-does not count (docs/adr/0033).
+does not count (docs/adr/0005).
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from suite.run import blocks, capacity
 from suite.run.caches import Caches
 from suite.run.groups import Groups
 from suite.run.observations import Observations, Session
-from suite.run.pace import LEAD_IN_S, WINDOW_S, drawn_before, hang_timeout_s, lead_in, warm_step_s, whole_turns
-from suite.run.retries import Retries, timing
+from suite.run.timer import WINDOW_S, Subject, Timer, hang_timeout_s, taken_s, timing, whole_turns
 
 KEPT = 0.9  # of a session's share of the budget, until its last block ends: the rest is for what comes after it
 # A group's name is in its workers' environment, and in their arguments where torch's agent starts them. A length drawn
@@ -172,12 +171,9 @@ class Sessions:
         """Return after how many seconds an arm's `steps` count as hung."""
         return hang_timeout_s(steps * self.step_s[arm])
 
-    def lead_in(self, step_s: float = LEAD_IN_S, loaders: int = 0) -> int:
-        """Return how many untimed steps precede a window on the run's devices, as `lead_in` has it; by default one.
-
-        With a loader, each of its processes delivers a minibatch before the clock is read.
-        """
-        return max(lead_in(self._run.plan.config.devices.kind, step_s), loaders)
+    @property
+    def _kind(self) -> str:
+        return self._run.plan.config.devices.kind
 
     def _wait_for_templates(self, session: Session) -> None:
         begun, pools = self._clock(), [side.pool for side in self._pools.values()]
@@ -285,7 +281,7 @@ class Sessions:
         On GPUs a process loads libraries and kernels in its first steps, which is seconds of work of one core. Ranks on
         CPUs are pinned to the same cores, so that they would only wait for each other.
         """
-        if self._run.plan.config.devices.kind == "cpu":
+        if self._kind == "cpu":
             return
         drawn = self._rng.sample(list(groups.by_arm), len(groups.by_arm))
         waiting = sorted(drawn, key=lambda arm: arm.world_size)  # on one device first, where steps need the most memory
@@ -319,12 +315,11 @@ class Sessions:
     def _warm_up(self, groups: Groups, timed: Sequence[Arm]) -> None:
         known, new = self._run.steps, dict[Arm, int]()
         for arm in self._rng.sample(timed, len(timed)):
-            usual_s, steps = self.step_s.get(arm, 0.0), known.get(arm, 0)
-            loaders = self._run.plan.loaders(arm.workload)
-            step_s = warm_step_s(partial(self._step_s, groups, arm), usual_s, steps, loaders)
-            if step_s is not None and arm not in known:
-                self.step_s[arm] = step_s
-                steps = min(MAX_STEPS, whole_turns(math.ceil(WINDOW_S / step_s), loaders))
+            subject = self._subject(partial(self._first_windows, groups, arm), arm)
+            warm = Timer(self._kind, self._clock).warm(subject, known.get(arm, 0))
+            if warm is not None and arm not in known:
+                self.step_s[arm], self._cold_s[arm] = warm
+                steps = min(MAX_STEPS, whole_turns(math.ceil(WINDOW_S / warm.step_s), subject.loaders))
                 new[arm] = self._clean_steps(groups, arm, steps) if arm.runs_script else steps
         # Arms that are compared run windows of equal work, and an arm that was timed before never changes its own.
         every = {**known, **new}
@@ -341,19 +336,19 @@ class Sessions:
             steps //= 2
         return steps
 
-    def _step_s(self, groups: Groups, arm: Arm, steps: int) -> float | None:
-        timeout_s, lead_in = self._run.plan.first_step_s(arm), self.lead_in()
-        if steps > 1 and (loaders := self._run.plan.loaders(arm.workload)):
-            lead_in = self.lead_in(loaders=loaders)
-            timeout_s = max(timeout_s, hang_timeout_s((steps + lead_in) * self._cold_s[arm]))
-        begun = self._clock()
+    def _subject(self, window: Callable[[int, int, float], record.Timing | None], arm: Arm) -> Subject:
+        plan = self._run.plan
+        return Subject(window, plan.first_step_s(arm), plan.loaders(arm.workload), self.step_s.get(arm, 0.0))
+
+    def _first_windows(
+        self, groups: Groups, arm: Arm, steps: int, lead_in: int, timeout_s: float
+    ) -> record.Timing | None:
         answers = groups.request(arm, Timed, "window", timeout_s, name=arm.id, steps=steps, lead_in=lead_in)
         if answers is None:
             return None
         names = self._run.plan.config.devices.names[: arm.world_size]
         self._caches.note(groups.by_arm[arm], names, answers)
-        self._cold_s.setdefault(arm, self._clock() - begun)
-        return max(answer.duration_ns for answer in answers) / steps / 1e9
+        return timing([(answer.duration_ns, answer.others_ns) for answer in answers])
 
     def _plan_blocks(self, groups: Groups, starting_s: float) -> int:
         """Return how many blocks every session has, from what the first one shows.
@@ -370,8 +365,7 @@ class Sessions:
 
     def _taken_s(self, arm: Arm) -> float:
         """Return how long a window of an arm takes, with what precedes it."""
-        step_s, loaders = self.step_s[arm], self._run.plan.loaders(arm.workload)
-        return (self._run.steps[arm] + drawn_before(self.lead_in(step_s, loaders), loaders)) * step_s
+        return taken_s(self._kind, self._run.steps[arm], self.step_s[arm], self._run.plan.loaders(arm.workload))
 
     def _time(self, groups: Groups, units: Sequence[tuple[Arm, ...]], end_s: float) -> None:
         """Time as many blocks as planned, and more while another one is likely to end before `end_s` of the clock.
@@ -380,7 +374,7 @@ class Sessions:
         """
         start = more = self._clock()
         before_s = groups.session.timing_s  # of groups that were timed before
-        retries = Retries()
+        timer = Timer(self._kind)
         for number in range(blocks.MOST if units else 0):
             now = self._clock()
             if number == self._blocks:
@@ -393,7 +387,8 @@ class Sessions:
             for arm in blocks.block(units, self._rng):
                 if arm not in groups.by_arm:
                     continue
-                if tries := retries.timings(partial(self._window, groups, arm)):
+                subject = self._subject(partial(self._window, groups, arm), arm)
+                if tries := timer.windows(subject, self._run.steps[arm], self.step_s[arm]):
                     self._meter.worked(self._run.plan.config.devices.names[: arm.world_size])
                     first = tries[0] if len(tries) > 1 else None
                     groups.session.windows.append(
@@ -403,14 +398,12 @@ class Sessions:
             groups.session.filling_s = self._clock() - more if number >= self._blocks else 0.0
             groups.session.timing_s = before_s + self._clock() - start
 
-    def _window(self, groups: Groups, arm: Arm) -> record.Timing | None:
-        steps = self._run.steps[arm]
-        lead_in = self.lead_in(self.step_s[arm], self._run.plan.loaders(arm.workload))
+    def _window(self, groups: Groups, arm: Arm, steps: int, lead_in: int, timeout_s: float) -> record.Timing | None:
         told: dict[str, object] = {"name": arm.id, "steps": steps, "lead_in": lead_in}
         told |= {"keeps": True} if self._caches.fit else {}
         answers: list[Timed] | None = []
         while answers is not None and groups.session.unclean.get(arm, 0) <= MOST_UNCLEAN:
-            answers = groups.request(arm, Timed, "window", self.timeout_s(arm, steps + lead_in), **told)
+            answers = groups.request(arm, Timed, "window", timeout_s, **told)
             if answers is None or not any(answer.unclean for answer in answers):
                 break
             groups.session.unclean[arm] = groups.session.unclean.get(arm, 0) + 1
@@ -446,7 +439,7 @@ class Sessions:
 
     def _ask_transports(self, groups: Groups, timed: Sequence[Arm]) -> None:
         """Ask once how NCCL connected the GPUs of an arm; its first step has made all connections."""
-        if self._run.plan.config.devices.kind == "cpu":
+        if self._kind == "cpu":
             return
         several = [arm for arm in timed if arm.world_size > 1 and arm in groups.by_arm]
         for arm in [arm for arm in several if arm not in self._run.transports]:

@@ -20,9 +20,9 @@ from suite.records.sweep import Setting, Trained
 from suite.run import preparing
 from suite.run.learning import NotScored, learn
 from suite.run.observations import Observations
-from suite.run.pace import hang_timeout_s
 from suite.run.plan import FIRST_STEP_TIMEOUT_S
 from suite.run.session import Say
+from suite.run.timer import hang_timeout_s
 
 GIVEN_UP_AFTER = 3  # failures in a row
 

@@ -28,7 +28,7 @@ rank is the median one, of two the faster: a mean would book half of what a slow
 
 A waterfall compares different variants, whose windows scatter differently, by the middle of each: their faster halves
 would be apart by that alone. What grew compares the same variant of two builds, by the faster half of either, as a
-verdict does (docs/adr/0052).
+verdict does (docs/adr/0007).
 
 Not covered: what overlaps. An exchange hidden behind the backward costs nothing here, because only what makes a step
 longer is seen; the exchange's bar is the exposed part.

@@ -110,7 +110,7 @@ def faster_half(values: Sequence[float]) -> float:
     """Return the mean of the lower half of windows' times.
 
     What disturbs a window makes it longer, so the shorter ones are nearer to what the code takes. Two arms are compared
-    by the faster half of each, from as many windows of both (docs/adr/0051).
+    by the faster half of each, from as many windows of both (docs/adr/0003).
     """
     return statistics.fmean(sorted(values)[: half_of(len(values))])
 

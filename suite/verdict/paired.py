@@ -31,8 +31,8 @@ from suite.verdict.spread import Estimate, Learned, Middle, estimate
 FIRST_LOOK = 3  # sessions; two of processes that have two speeds are too often alike, whatever was learned
 EVEN = 36  # planned sessions with which every look would have the same share, but for the limits of the power
 LEAST_POWER, MOST_POWER = 1.5, 4.0
-SUSPICION = 1.25  # times the error of a FAIL: with more, a noisy cell beside quiet ones fails too often (docs/adr/0050)
-UNEVEN = 0.75  # of the tolerance: by so much all windows together may be slower on average for a PASS (docs/adr/0051)
+SUSPICION = 1.25  # times the error of a FAIL: with more, a noisy cell beside quiet ones fails too often (docs/adr/0001)
+UNEVEN = 0.75  # of the tolerance: by so much all windows together may be slower on average for a PASS (docs/adr/0003)
 NOT_NOISE = 0.99  # confidence that a cell is not slower by the noise of its windows alone
 SETTLED = 0.10  # how probable it may still be that the slowdown reaches half the tolerance, for a PASS before the end
 
@@ -42,7 +42,7 @@ def spending(sessions: int, planned: int) -> float:
 
     The cumulative share is a power of the sessions (the family of Kim and DeMets, 1987). Where few are planned, noise
     leaves most decisions to the last look, which keeps most of the error. Where many are, a quiet cell is decided after
-    a few, and these looks have more of it (docs/adr/0041).
+    a few, and these looks have more of it (docs/adr/0001).
     """
     planned = max(planned, FIRST_LOOK)
     if not FIRST_LOOK <= sessions <= planned:

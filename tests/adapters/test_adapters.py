@@ -20,7 +20,7 @@ pytest.importorskip("lightning", reason="needs the libraries of tox -e adapters"
 FOLDER = REPOSITORY / "docs" / "adapters"
 ADAPTERS = sorted(path.stem for path in FOLDER.glob("with_*.py"))
 
-# Refusing a parameter that one rank does not use is right, if it is loud. These two are not: docs/adapters.md.
+# Refusing a parameter that one rank does not use is right, if it is loud. These two are not: docs/your-trainer.md.
 NOT_LOUD = {"with_hsdp": "its process ended with signal 6 (SIGABRT)", "with_lightning": "no answer to 'observe'"}
 
 
@@ -31,7 +31,7 @@ def trainer(adapter: str) -> str:
     return f"{path}:{name}"
 
 
-# ZeRO keeps its copy of the parameters in float32: in float64 it is off by the rounding of float32 (docs/adapters.md).
+# ZeRO keeps its copy of the parameters in float32: in float64 it is off by rounding (docs/your-trainer.md).
 SINGLE_PRECISION = {
     ("with_deepspeed", check)
     for check in ("gradient", "trajectory", "identity", "batch_norm", "not_a_number", "refusals")

@@ -14,7 +14,8 @@ from suite.render.job_summary import VARIABLE
 from tests.support.project import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "ci.md").read_text(encoding="utf-8")
-EXAMPLES = dict(zip(("GitLab", "Jenkins"), re.findall(r"```(?:yaml|groovy)\n(.*?)```", PAGE, re.DOTALL), strict=True))
+[GITLAB] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+EXAMPLES = {"GitLab": GITLAB, "Jenkins": (REPOSITORY / "docs" / "ci" / "Jenkinsfile").read_text(encoding="utf-8")}
 WORKFLOWS = {path.name: path.read_text(encoding="utf-8") for path in (REPOSITORY / "docs" / "ci").glob("*.yml")}
 PAGES = sorted(path for pattern in ("*.md", "docs/*.md", "docs/ci/*.yml") for path in REPOSITORY.glob(pattern))
 

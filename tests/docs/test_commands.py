@@ -15,10 +15,13 @@ COMMAND = re.compile(r"python -m ((?:docs|reference|suite|tests)(?:\.\w+)*)([^`\
 AT = r"EVIDENCE|[0-9a-f]{7,40}"
 ALL_AT = re.compile(rf"Every `python -m docs\.evidence\.X` here is at `?({AT})\b")
 
+TABLE_AT = rf"^\|.*\bat `?({AT})\b.*\n\|[-|: ]+\|\n(\|.*\n?)+"  # its head says it of all of its commands
+
 
 def modules(text: str) -> list[str]:
     """Return the modules that the commands of a page run, without those that it names at a commit."""
-    joined = re.sub(r"`[^`]+`", lambda code: " ".join(code[0].split()), text)  # a command may go over two lines
+    elsewhere = re.sub(TABLE_AT, "", text, flags=re.MULTILINE)
+    joined = re.sub(r"`[^`]+`", lambda code: " ".join(code[0].split()), elsewhere)  # a command may go over two lines
     joined = re.sub(r"`\s+at\s+", "` at ", re.sub(r"`,\s+`", "`, `", joined))
     found = [match for match in COMMAND.finditer(joined) if not re.fullmatch(AT, match[4] or "")]
     named = [match[1] for match in found if "X" not in match[1]]
@@ -44,6 +47,10 @@ def test_every_command_of_a_page_has_its_module(page: Path) -> None:
         ("`python -m docs.evidence.rules` at rest", ["docs.evidence.rules"]),
         ("    sudo python -m docs.evidence.links      # a comment\n", ["docs.evidence.links"]),
         ("Every `python -m docs.evidence.X` here is at EVIDENCE. `python -m docs.evidence.rules`", []),
+        (
+            "| command, at EVIDENCE | a |\n|---|---|\n| `python -m docs.evidence.rules` | 1 |\n\n`python -m suite`",
+            ["suite"],
+        ),
     ],
 )
 def test_commands_at_a_commit_are_told_from_others(text: str, named: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""The drawing in docs/how-it-works.md shows the imports as they are, and the two ways through it exist."""
+"""The drawing in docs/how-it-works.md shows the imports as they are, and the walks through it exist."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from tests.support.project import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "how-it-works.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+[DRAWING] = [block for block in BLOCKS if block.startswith("floor ")]
+WALKS = [block for block in BLOCKS if block != DRAWING]
 MOST_ROOMS, MOST_FLOORS = 22, 10
 
 
 def test_drawing_shows_every_room_on_its_floor() -> None:
     floors, back_up = plan(arrows(REPOSITORY))
-    lines = [line.split() for line in BLOCKS[0].splitlines()]
+    lines = [line.split() for line in DRAWING.splitlines()]
     drawn = {name: int(number) for _, number, *names in lines for name in names}
     assert not back_up
     assert drawn == floors
@@ -25,10 +27,10 @@ def test_drawing_shows_every_room_on_its_floor() -> None:
     assert max(floors.values()) <= MOST_FLOORS
 
 
-@pytest.mark.parametrize("way", BLOCKS[1:3], ids=["minibatch", "sample"])
-def test_every_step_of_a_way_is_an_import_or_a_message(way: str) -> None:
+@pytest.mark.parametrize("walk", WALKS, ids=["sample", "minibatch", "option", "reason"])
+def test_every_step_of_a_walk_is_an_import_or_a_message(walk: str) -> None:
     known = modules(REPOSITORY)
-    stops = re.split(r"\s*(->|~>)\s*", way.strip())
+    stops = re.split(r"\s*(->|~>)\s*", walk.strip())
     assert set(stops[::2]) <= set(known)
     for number in range(2, len(stops), 2):
         there, before = stops[number], stops[:number:2]

@@ -1,4 +1,4 @@
-"""The page of bugs says of each mutant what the mutant's file says, and counts them rightly."""
+"""The table of bugs in docs/correctness.md says of each mutant what the mutant's file says, and is counted rightly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.mutants import entries
 from tests.support.project import REPOSITORY
 
-PAGE = (REPOSITORY / "docs" / "what-goes-wrong.md").read_text(encoding="utf-8")
+PAGE = (REPOSITORY / "docs" / "correctness.md").read_text(encoding="utf-8")
 SHOWN = re.findall(r"\(\.\./tests/mutants/(\w+)\.py\)", PAGE)
 MUTANTS = {mutant.name: mutant for mutant in entries()}
 
@@ -22,6 +22,6 @@ def test_a_row_has_the_bug_its_source_and_a_check_that_finds_it(name: str) -> No
 
 
 def test_the_page_counts_its_rows() -> None:
-    assert f"has {len(SHOWN)} of them" in PAGE
-    assert f"(what-goes-wrong.md): {len(SHOWN)} bugs" in (REPOSITORY / "docs" / "index.md").read_text(encoding="utf-8")
+    assert SHOWN
+    assert f"has {len(SHOWN)} of them" in " ".join(PAGE.split())
     assert len(set(SHOWN)) == len(SHOWN)

@@ -65,7 +65,7 @@ def measure(cell: Cell, *moments: str, sessions: int, forks: bool = True) -> tup
         return 1000.0 if len(run.sessions) >= sessions else time.monotonic() - begun
 
     begun = time.monotonic()
-    config = settings(root=REPOSITORY, workloads=(TINY,), min_sessions=1, counters="off", explain=False)
+    config = settings(root=REPOSITORY, workloads=(TINY,), fixed=True, counters="off", explain=False)
     told = {"config": config, "versions": {}, "datasets": {}, "clock": clock, "begun_s": 0.0}
     run = run_of(cell, **told)
     campaign.measure(run, say, campaign.Collaborators(sides=sides))

@@ -1,6 +1,7 @@
 """Keep real runs for the replay test.
 
-    python -m docs.evidence.runs --wanted matrix=6,... --log LOG --records FOLDER   # makes them
+    export PYTEST_ADDOPTS="-p tests.golden.undecided"
+    python -m docs.evidence.runs --wanted matrix=6,... --log LOG --records FOLDER  # makes them
     python -m tests.golden KIND FOLDER/RUN.json ...                                # keeps them in tests/golden/runs
     python -m tests.golden --judge-again                                           # after a change of the rules
 

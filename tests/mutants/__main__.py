@@ -1,4 +1,4 @@
-"""`python -m tests.mutants`: every check on every mutant, as the table in docs/correctness.md.
+"""`python -m tests.mutants`: every check on every mutant, as a table; docs/correctness.md counts its rows.
 
 Names given as arguments select mutants, and `--check`, which may be repeated, selects checks. `--seeds N` shows instead
 how surely a mutant is found: its own check searches for it N times, as in a usual run but with other cases each time.

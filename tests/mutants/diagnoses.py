@@ -1,8 +1,8 @@
 """`python -m tests.mutants.diagnoses`: how often "looks like" names the right bug, over all mutants and wrong trainers.
 
-The checks that find a mutant are put to it as a user would, with the default number of cases and with shrinking, under
-its own oracle, and where that is "sgd" also under oracle "self", as a subclass in a folder of its own. Each line that a
-failure says it looks like is right if it contains one of the phrases in the file's `LOOKS_LIKE`, which " | " parts;
+Every check is put to a mutant as a user would, with the default number of cases and with shrinking, under its own
+oracle, and the usual ones under oracle "self" too where that is "sgd", as a subclass in a folder of its own. Each line
+that a failure says it looks like is right if it contains a phrase of the file's `LOOKS_LIKE`, which " | " parts;
 without a phrase, no known bug fits and every line that names one is wrong. Besides the mutants there are wrong trainers
 of `tests.support` (`WRONG`), and right ones of `tests.right` under oracle "sgd", which they are not (`UNDECLARED`).
 
@@ -67,7 +67,7 @@ WRONG = {
 UNDECLARED = ("Lion", "LARS", "AMSGrad", "ClipsByNorm", "WarmsUpFromZero", "WeighsByLosses", "ServesMomentum", "LAMB")
 NOT_PLAIN = "another step than plain SGD"
 OF_UNDECLARED = ("gradient", "trajectory", "identity")
-# For what the kill table does not have: the checks that say what a failure looks like in most ways.
+# What says what a failure looks like in most ways.
 USUAL = ("gradient", "trajectory", "identity", "replicas", "loss", "not_a_number", "resume")
 
 # What follows from another failure of the same trainer is right where there is one.
@@ -109,34 +109,22 @@ class Subject:
 
 def subjects(bench: Bench) -> Iterator[Subject]:
     """Yield all wrong trainers; those with their own oracle come first, because others have ranks of their own."""
-    found = {name: tuple(checks) for name, checks in _kill_table().items()}
     others = []
     for entry in entries():
         if entry.kind != "trainer":
             continue
         trainer = f"tests.mutants.{entry.name}:Mutant"
-        checks = found.get(entry.name, USUAL)
-        checks = (
-            (entry.killed_by,) if entry.crashes else (entry.killed_by, *(c for c in checks if c != entry.killed_by))
-        )
+        checks = (entry.killed_by,) if entry.crashes else tuple(CHECKS)
         about = bench.about(trainer)
         yield Subject(entry.name, trainer, about.oracle, True, entry.looks_like, checks)
         if about.oracle == "sgd" and about.trains == "samples" and not entry.crashes:
-            usual = [check for check in checks if check in USUAL]
-            others.append(Subject(entry.name, trainer, "self", False, entry.looks_like, usual))
+            others.append(Subject(entry.name, trainer, "self", False, entry.looks_like, USUAL))
     for trainer, looks_like in WRONG.items():
         oracle = bench.about(trainer).oracle
         yield Subject(trainer.partition(":")[2], trainer, oracle, True, looks_like, USUAL)
     for name in UNDECLARED:
         yield Subject(name, RIGHT[name], "sgd", False, NOT_PLAIN, OF_UNDECLARED)
     yield from others
-
-
-def _kill_table() -> dict[str, list[str]]:
-    """Return the checks that find each mutant, from the page that has them all."""
-    page = (ROOT / "docs" / "correctness.md").read_text(encoding="utf-8").partition("## The kill table")[2]
-    rows = re.findall(r"^\| (\w+) \| .+\. \| .+ \| (.+) \|$", page, re.MULTILINE)
-    return {name: [check for check in killers.split(", ") if check in CHECKS] for name, killers in rows}
 
 
 def loadable(subject: Subject, folder: Path) -> str:

@@ -61,6 +61,7 @@ def test_files_of_a_machines_folder_are_no_changes_and_all_others_are(
     repository: Repository, top: str, key: str
 ) -> None:
     written = ["index.html", "baseline.json", "calibration.json", ".gitignore", "runs/1/report.html", "traces/1/a.gz"]
+    written += ["accepted/summary.md"]
     own = ["notes.md", "train.py", "index.html/a", "../index.html", "../runs/train.py", "../src-2x/runs/train.py"]
     for name in (*written, "sweeps/1/sweep.json"):
         repository.commit({f"{top}{key}/{name}": "before"})

@@ -1,4 +1,4 @@
-"""The class of docs/real-world-trainer.md on real gloo ranks: right as it is, and found when a line is wrong."""
+"""docs/examples/real_world_trainer.py on real gloo ranks: right as it is, and found when a line is wrong."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.support import on_ranks
 from tests.support.project import REPOSITORY
 from tests.support.strategies import CLASSES, CPU, smooth_net
 
-PAGE = REPOSITORY / "docs" / "real-world-trainer.md"
+EXAMPLE = REPOSITORY / "docs" / "examples" / "real_world_trainer.py"
 CLIP = "        torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.max_norm)\n"
 UPDATE = "        self.optimizer.step()\n        return total\n"
 LAST_PASS = "        total += self.accumulate(*pieces[-1], global_batch_size)"
 
-# Name -> what is replaced by what in the page's code. The smaller norm makes clipping active in generated cases.
+# Name -> what is replaced by what in the code. The smaller norm makes clipping active in generated cases.
 MISTAKES: dict[str, list[tuple[str, str]]] = {
     "mean of micro-batches": [
         ("32)), y) / global_batch_size", "32)), y) / (max(1, len(y)) * self.micro_batches * dist.get_world_size())")
@@ -38,10 +38,10 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
 
 @pytest.fixture(scope="module")
 def code() -> str:
-    """The page's one block of Python, which fits the contract without an import of this project."""
-    (block,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
-    assert not re.search(r"^(from|import) (reference|suite)", block, flags=re.MULTILINE)
-    return cast(str, block)
+    """The example, which fits the contract without an import of this project."""
+    text = EXAMPLE.read_text(encoding="utf-8")
+    assert not re.search(r"^(from|import) (reference|suite)", text, flags=re.MULTILINE)
+    return text
 
 
 def written(code: str, folder: Path) -> str:
@@ -70,7 +70,7 @@ def test_the_class_passes_the_check_of_trajectories_with_active_clipping(
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_typical_mistake_is_found(code: str, bench: Bench, tmp_path: Path, mistake: str) -> None:
     for old, new in MISTAKES[mistake]:
-        assert code.count(old) == 1, f"the page no longer has exactly one {old!r}"
+        assert code.count(old) == 1, f"the example no longer has exactly one {old!r}"
         code = code.replace(old, new)
     outcome = bench.search(written(code, tmp_path), "trajectory", shrink=False)
     assert outcome.failure
@@ -102,5 +102,6 @@ def test_autocast_computes_in_bfloat16_for_float32_only_and_replicas_agree(
     assert first == second
 
 
-def test_the_page_explains_what_the_checks_compare() -> None:
-    assert '## What `oracle = "self"` compares' in PAGE.read_text()
+def test_the_page_on_correctness_explains_what_the_checks_compare() -> None:
+    page = (REPOSITORY / "docs" / "correctness.md").read_text(encoding="utf-8")
+    assert '## What `oracle = "self"` compares' in page

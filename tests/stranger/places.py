@@ -22,21 +22,6 @@ SCRIPT = REPOSITORY / "tests" / "scripts" / "right" / "ddp.py"
 SETS_UP_S = 1800.0  # of what this does itself
 NAMED = re.compile(r"```(python|toml)\n(# (\S+\.\w+)\n.*?)```", re.DOTALL)  # a block that begins with a file's name
 
-# README shows the constructor, `step` and `replicas` of a trainer for tokens in part, and the mistake in prose.
-LANGUAGE_MODEL = """
-class Mine(Trainer):
-    trains = "tokens"
-
-    def step(self, X, y, global_batch_size):
-        self.optimizer.zero_grad()
-        output = self.net(X)
-        loss = F.cross_entropy(output.flatten(0, 1), y["labels"].flatten())
-        if torch.isfinite(loss):
-            loss.backward()
-        else:
-            (output.sum() * 0).backward()
-        self.optimizer.step()
-"""
 # What docs/ci.md lets the jobs install after the line that fixes torch: here that is what the environment has.
 REQUIREMENTS = re.compile(r"^ +torch==.*\n((?: +\S.*\n)+)", re.MULTILINE)
 PROJECT = """\
@@ -176,7 +161,6 @@ def own_modules() -> dict[str, str]:
     mine = base.replace("class Trainer", "class Mine")
     return {
         "a.py": base.replace("class Trainer", "class Old") + "\n\nclass New(Old):\n    pass\n",
-        "lm.py": base + LANGUAGE_MODEL,
         "mine.py": mine,
         "train.py": mine + SCRIPT.read_text(encoding="utf-8"),  # a trainer to import, and a script to run
     }

@@ -77,7 +77,6 @@ class Expected:
 
 
 EXPECTED = (
-    Expected(r"-m suite\.checks lm\.py:Mine", 1, "the page shows how this trainer fails"),
     Expected(r":Wrong\b", 1, "the trainer is wrong on purpose"),
     Expected(r"scripts/wrong/", 1, "the script is wrong on purpose"),
     Expected(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from suite.plan import workloads
 from suite.records.baselines import AcceptedCell, AcceptedRun, Baseline
-from suite.records.record import ESTIMATE, Environment
+from suite.records.record import Environment
 from suite.room import devices
 from suite.run import machine
 from tests.support.project import Project
@@ -23,8 +23,7 @@ def an_hour_an_epoch(project: Project) -> Baseline:
         dataset="data.py:blobs",
         sec_per_epoch=3600.0,
         sessions=4,
-        log_se=0.01,
     )
     environment = Environment(versions={}, commit="unknown", dirty=False)
-    run = AcceptedRun(run_id="accepted", host=about.host, estimate=ESTIMATE, environment=environment, cells=(kept,))
+    run = AcceptedRun(run_id="accepted", host=about.host, system=about.system, environment=environment, cells=(kept,))
     return Baseline(machine_key=about.key, runs=(run,))

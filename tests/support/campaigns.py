@@ -145,10 +145,7 @@ class PretendedSessions:
         self.world.run.lost |= groups.session.failures
 
     def left_s(self) -> float:
-        return self.world.run.plan.config.budget_s - self.world.now
-
-    def lead_in(self, step_s: float, loaders: int) -> int:
-        return loaders
+        return self.world.run.plan.config.budget.seconds - self.world.now
 
     def replan_blocks(self, training_s: float = 0.0) -> None:
         """The number of blocks is fixed."""

@@ -16,12 +16,12 @@ from typing import Any
 from suite.plan import cells
 from suite.plan.base import Base
 from suite.plan.cells import Arm, Cell, Side
-from suite.plan.config import Config
+from suite.plan.config import Budget, Config
 from suite.plan.workloads import BUILT_IN, Recipe
 from suite.processes.jobs import Job, Place, Prepared
 from suite.records.baselines import AcceptedCell, AcceptedRun, Baseline
 from suite.records.calibration import Calibration, Entry, Spread
-from suite.records.record import ESTIMATE, Accuracy, Environment, Machine, Window
+from suite.records.record import Accuracy, Environment, Machine, Window
 from suite.room.conditions import Conditions
 from suite.room.devices import Devices
 from suite.run.observations import Facts, Observations, Session
@@ -66,7 +66,8 @@ def arm(world_size: int = 2, trainer: str = "ddp", side: Side = "candidate", mod
 
 
 def settings(**changes: Any) -> Config:
-    """Return the default settings on two cores; `changes` replace fields."""
+    """Return the default settings on two cores, in two minutes; `changes` replace fields, or the budget's."""
+    budget = Budget(changes.pop("budget_s", 120.0), fixed=changes.pop("fixed", False))
     chosen: dict[str, Any] = {
         "root": Path(),
         "devices": Devices("cpu", ("cpu", "cpu"), (0, 1)),
@@ -78,8 +79,7 @@ def settings(**changes: Any) -> Config:
         "modes": ("strong", "weak"),
         "data_root": Path("data"),
         "tolerance": 0.05,
-        "budget_s": 120.0,
-        "min_sessions": 4,
+        "budget": budget,
         "against": None,
         "accept": None,
         "require_devices": 0,
@@ -160,7 +160,7 @@ def accepted_run(
 ) -> AcceptedRun:
     """Return an accepted run of four sessions, named `run-<number>` or `run_id`; `changes` are its environment's."""
     environment = {"versions": VERSIONS, "commit": commit, "dirty": False, **changes}
-    figures = {"workload_hash": LENET.hash, "dataset": "synthetic", "sessions": 4, "log_se": WOBBLE}
+    figures = {"workload_hash": LENET.hash, "dataset": "synthetic", "sessions": 4}
     kept = tuple(
         AcceptedCell.model_validate({**place(measured), **figures, "sec_per_epoch": seconds})
         for measured, seconds in step_s.items()
@@ -168,7 +168,7 @@ def accepted_run(
     return AcceptedRun(
         run_id=run_id or f"run-{number}",
         host=MACHINE.host,
-        estimate=ESTIMATE,
+        system=MACHINE.system,
         environment=Environment.model_validate(environment),
         cells=kept,
     )

@@ -1,7 +1,7 @@
 """Runs on GPUs that are not there: campaigns and sessions as they are, over workers that only answer, by another clock.
 
 What everything costs there is reasoned or drawn (`Costs`), and the suite can learn it from the clock alone. Not
-covered: noise within a session, and failures other than a GPU whose memory the first steps of several groups use up.
+covered: failures other than a GPU whose memory the first steps of several groups use up.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from types import SimpleNamespace
@@ -99,6 +99,8 @@ class Machine:
         memory_bytes: of each GPU.
         step_bytes: that every arm needs of a GPU during a step.
         spread: SD by which processes differ in the logarithm of a step.
+        noise: SD by which windows differ in it, by trainer, mode and number of devices.
+        kind: of the devices, which may be cores as well.
         said: what the run said, and when.
         first_steps: of each session, when one was begun or ended and how many groups were then at it.
         windows_s: when the last window of each session ended.
@@ -110,6 +112,8 @@ class Machine:
     memory_bytes: int = 80 * GIB
     step_bytes: int = 4 * GIB
     spread: float = 0.03
+    noise: Mapping[tuple[str, str, int], float] = field(default_factory=dict)
+    kind: str = "cuda"
     now: float = 0.0
     rng: random.Random = field(default_factory=lambda: random.Random(1))
     loaded_s: float = 0.0  # when the cores have loaded torch for all processes that were launched
@@ -161,7 +165,8 @@ class Machine:
 
     def settings(self, **changes: Any) -> Config:
         """Return a run's settings: the defaults on these GPUs."""
-        devices = Devices("cuda", tuple(f"cuda:{index}" for index in range(self.gpus)), ())
+        names = tuple("cpu" if self.kind == "cpu" else f"cuda:{index}" for index in range(self.gpus))
+        devices = Devices(self.kind, names, tuple(range(self.gpus)) if self.kind == "cpu" else ())
         return settings(
             **{
                 "devices": devices,
@@ -301,6 +306,7 @@ class Workers:
             seen = self.machine.first_steps.setdefault(self.session, [])
             seen += [(begun_s, len(self.machine.busy)), (begun_s + taken_s, len(self.machine.busy))]
         reserved = (self.machine.step_bytes,) * (1 if self.size > 1 else len(self.jobs[name].devices))
+        clocked_s *= self._noise(name)
         return taken_s, {"duration_ns": round(clocked_s * 1e9), "memory": PeakMemory(reserved_bytes=reserved)}
 
     def _probe(self, begun_s: float, name: str, steps: int, variant: dict[str, Any]) -> tuple[float, object]:
@@ -331,6 +337,11 @@ class Workers:
     def _train(self, begun_s: float, arm: Job, recipe: TrainingRecipe, epoch: int) -> tuple[float, object]:
         train_s = self.costs.net_s / recipe.epochs
         return train_s, {"accuracy": 0.9, "train_s": train_s, "train_samples": 1437, "test_samples": 360}
+
+    def _noise(self, name: str) -> float:
+        _, trainer, _, mode, world_size = name.split(":")
+        sd = self.machine.noise.get((trainer, mode, int(world_size)), 0.0)
+        return math.exp(self.machine.rng.gauss(0.0, sd)) if sd else 1.0
 
     def _first(self, what: object, costs_s: float) -> float:
         """Return what something costs, the first time."""

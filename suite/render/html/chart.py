@@ -7,7 +7,7 @@
 
 `figure` makes a `<figure>`: picture, legend, and a fold with the table. `strips` makes bars for the cells of a table,
 which has the numbers itself. Series differ in colour, marker and dash, so that colour is never needed.
-docs/adr/0017-charts.md says why this is not a library's.
+docs/adr/0015 says why this is not a library's.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def test_a_calibration_compares_the_build_with_itself_and_accepts_nothing(projec
     assert changed.against is not None
     assert (changed.against.kind, changed.against.trainer, changed.calibrate) == ("self", None, 12)
     assert (changed.accept, changed.inconclusive) == (None, "warn")
-    assert changed.budget_s == settings.budget_s, "sessions as long as those of later runs"
+    assert changed.budget == settings.budget, "sessions as long as those of later runs"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from suite import options
 from suite.options import OPTIONS
-from suite.plan.config import Config
+from suite.plan.config import Budget, Config
 from suite.plugin import CONFIG, pytest_report_header
 from tests.support.nvml import Scene
 from tests.support.project import Project
@@ -42,8 +42,8 @@ def read(project: Project, *arguments: str) -> Config:
 
 def test_command_line_over_ini_over_default(project: Project) -> None:
     project.ini(scaling_budget="77", scaling_tolerance="0.1")
-    assert (read(project).budget_s, read(project).tolerance, read(project).profile) == (77, 0.1, "quick")
-    assert read(project, "--scaling-budget", "88").budget_s == 88
+    assert (read(project).budget.seconds, read(project).tolerance, read(project).profile) == (77, 0.1, "quick")
+    assert read(project, "--scaling-budget", "88").budget.seconds == 88
     assert "tolerance 10.0%, profile quick, budget 77 s" in "\n".join(read(project).header())
 
 
@@ -164,7 +164,8 @@ def test_built_in_trainers_of_tokens_are_not_chosen_for_data_that_only_its_user_
 
 def test_a_profile_has_a_budget_that_may_stretch_and_the_users_own_may_not(project: Project) -> None:
     full, own = read(project, "--scaling-profile", "full"), read(project, "--scaling-budget", "60")
-    assert [(config.budget_s, config.min_sessions) for config in (full, own)] == [(1800, 4), (60, 1)]
+    assert [config.budget for config in (full, own)] == [Budget(1800), Budget(60, fixed=True)]
+    assert [config.budget.least_sessions for config in (full, own)] == [4, 1]
 
 
 def test_the_header_shows_effective_settings(project: Project) -> None:
@@ -364,7 +365,7 @@ class TestPathsAsValues:
         ):
             config = read(project, *arguments)
             assert (config.root, config.report_dir) == (project.path, project.path / "reports")
-            assert (config.budget_s, config.data_root) == (77, folder)
+            assert (config.budget.seconds, config.data_root) == (77, folder)
 
     @pytest.mark.parametrize(
         ("made", "arguments"),

@@ -70,6 +70,15 @@ def test_only_a_failure_of_another_test_counts(project: Project, body: str, coun
     assert accepted(project) == (not counted)
 
 
+def test_the_newest_accepted_runs_record_and_summary_are_kept_for_its_reviewer(project: Project) -> None:
+    project.inline(*LENET, "--scaling-accept")
+    [folder] = project.path.glob("reports/*/accepted")
+    [run] = project.path.glob("reports/*/runs/*")
+    for name in ("record.json", "summary.md"):
+        assert (folder / name).read_text() == (run / name).read_text()
+    assert "accepted" not in (folder.parent / ".gitignore").read_text().partition("\n/")[2]
+
+
 def test_a_file_that_cannot_be_collected_counts(project: Project) -> None:
     options = (*mine(project, "pass"), "--continue-on-collection-errors", "--scaling-accept")
     (project.path / "test_mine.py").write_text("import nothing_of_this_name\n")

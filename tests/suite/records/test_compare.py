@@ -98,7 +98,6 @@ def test_the_interval_covers_the_truth_as_often_as_promised() -> None:
         ({"workload_hashes": {"lenet": "0" * 12}}, "workload lenet is defined differently in the two runs"),
         ({"workload_hashes": {}}, "workload lenet is defined differently in the two runs"),
         ({"datasets": {"lenet": "fashion-mnist"}}, "workload lenet was timed on different data"),
-        ({"schema_version": 4}, "times of the faster half of windows and of the middle of windows are not compared"),
         ({"cells": [records.cell(**CELL, oversubscribed=True)]}, "oversubscribed in one of the two runs alone"),
         ({"cells": [records.cell(**CELL, sec_per_epoch=None)]}, "not measured in both"),
         ({"cells": [records.cell(**CELL, sec_per_epoch=None)], "datasets": {}}, "not measured in both"),

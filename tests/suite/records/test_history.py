@@ -177,7 +177,7 @@ def test_a_new_version_is_an_event_on_each_host_and_a_new_host_is_one(tmp_path: 
         run_of(5, torch="2.15.0", host="a"),
     ]
     upgrade = "torch 2.13.0 → 2.15.0"
-    assert history.read(keep(tmp_path, *runs)).cells[0].events == (
+    assert history.read(keep(tmp_path, *runs)).events == (
         Event(1, "first run on host b"),
         Event(2, upgrade),
         Event(3, upgrade),
@@ -188,73 +188,13 @@ def test_a_version_that_one_run_did_not_record_is_no_change() -> None:
     assert differences({"torch": "1", "old": "2"}, {"torch": "1", "nccl": "2"}, common=True) == []
 
 
-def slowed(day: int, *, upgraded: int) -> Record:
-    """From the sixteenth run on each takes a tenth longer; torch is newer from run `upgraded` on."""
-    seconds = (13.0 if day < 16 else 14.3) * (1 + 0.001 * (day * 7 % 5))
-    return run_of(day, seconds, torch="2.13.0" if day < upgraded else "2.15.0")
-
-
-@pytest.mark.parametrize(
-    ("upgraded", "near"),
-    [(16, (Event(15, "torch 2.13.0 → 2.15.0"),)), (17, (Event(16, "torch 2.13.0 → 2.15.0"),)), (25, ())],
-)
-def test_only_version_changes_near_a_mark_are_named_with_it(
-    tmp_path: Path, upgraded: int, near: tuple[Event, ...]
-) -> None:
-    runs = [slowed(day, upgraded=upgraded) for day in range(1, 31)]
-    found = history.read(keep(tmp_path, *runs))
-    (mark,) = found.cells[0].marks
-    assert (mark.run, mark.before, mark.near) == (15, 14, near)
-    page = index.render(found)
-    assert "10.0% slower from run 16" in page
-    assert "commit15 → commit16" in page
-    assert len(found.cells[0].events) == 1
-    assert "torch 2.13.0 → 2.15.0" in page
-
-
-def beside_probe(day: int, *, machine: float = 1.0, code: float = 1.0, probed: bool = True) -> Record:
-    """A run with and without the plain trainer beside its cell; factors of the times from the sixteenth run on."""
-    factors = (machine, code) if day >= 16 else (1.0, 1.0)
-    seconds = 13.0 * factors[0] * factors[1] * (1 + 0.001 * (day * 7 % 5))
-    speedup = records.interval(1.6 / factors[1] * (1 + 0.001 * (day * 3 % 5))) if probed else None
-    figures = {"sec_per_epoch": records.interval(seconds), "speedup": speedup}
-    return run_of(day, cells=[records.cell(id="ddp-lenet-strong-2", world_size=2, **figures)])
-
-
-def marked(runs: list[Record], folder: Path) -> dict[str, list[int]]:
-    """Return the first runs of new levels by series."""
-    return {series.name: [mark.run for mark in series.marks] for series in history.read(keep(folder, *runs)).cells}
-
-
-def test_a_slower_machine_is_marked_on_the_plain_trainer_and_not_on_the_cells(tmp_path: Path) -> None:
-    slower_machine = [beside_probe(day, machine=1.2) for day in range(1, 31)]
-    slower_code = [beside_probe(day, code=1.2) for day in range(1, 31)]
-    assert marked(slower_machine, tmp_path / "machine") == {CELL: [], PROBE: [15]}
-    assert marked(slower_code, tmp_path / "code") == {CELL: [15], PROBE: []}
-
-
-def test_runs_without_the_plain_trainer_are_compared_by_their_seconds(tmp_path: Path) -> None:
-    """The days on which it was timed say nothing about those without, and the other way round."""
-    runs = [beside_probe(day, code=1.2, probed=day % 2 == 0) for day in range(1, 31)]
-    assert marked(runs, tmp_path)[CELL] == [15]
-    runs = [beside_probe(day, probed=day < 16) for day in range(1, 31)]
-    assert marked(runs, tmp_path / "later") == {CELL: [], PROBE: []}
-
-
-def test_a_mark_names_its_run_also_where_others_lack_the_cell(tmp_path: Path) -> None:
-    others = [run_of(day, cells=[records.cell(trainer="scratch")]) for day in (3, 9, 20)]
-    runs = [slowed(day, upgraded=99) for day in range(1, 31) if day not in (3, 9, 20)]
-    found = history.read(keep(tmp_path, *runs, *others))
-    (mark,) = next(series.marks for series in found.cells if series.name.startswith("ddp"))
-    assert (mark.run, mark.before) == (15, 14)
-
-
-def test_times_of_another_estimate_have_a_level_of_their_own(tmp_path: Path) -> None:
-    earlier = [run_of(day, 13.0 + 0.013 * (day * 7 % 5), schema_version=4) for day in range(1, 16)]
-    now = [run_of(day, 12.0 + 0.013 * (day * 7 % 5)) for day in range(16, 31)]
-    (series,) = history.read(keep(tmp_path, *earlier, *now)).cells
-    assert series.marks == ()
-    assert series.events == (Event(15, "times of the middle of windows → faster half of windows"),)
+def test_the_page_shows_what_changed_on_the_machine_once_and_in_every_chart(tmp_path: Path) -> None:
+    two = [records.cell(), records.cell(world_size=2)]
+    runs = [run_of(day, cells=two, torch="2.13.0" if day < 3 else "2.15.0") for day in range(1, 5)]
+    page = Page(index.render(history.read(keep(tmp_path, *runs))))
+    [table] = [found for found in page.all("table") if "Versions and hosts that changed" in found.text]
+    assert re.sub(r"\s+", " ", table.text).endswith("3 2026-01-03 torch 2.13.0 → 2.15.0 ")
+    assert [found.text.count("run 3: torch 2.13.0 → 2.15.0") for found in page.all("figure")] == [2, 2]
 
 
 def test_more_runs_and_cells_than_a_page_holds_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +231,7 @@ def test_the_page_shows_every_cell_with_its_points_and_what_was_accepted(tmp_pat
     assert page.count("<figure") == 1
     assert "2 runs from 2026-01-01 to 2026-01-02 on 1 host, 1 of them accepted; 1 cell." in page
     assert "NO BASELINE, 2026-01-01, commit commit1, accepted, pinned" in page
-    assert "No cell has changed its level" in page
+    assert "No version and no host has changed between these runs." in page
 
 
 def test_nothing_in_a_record_becomes_markup(tmp_path: Path) -> None:

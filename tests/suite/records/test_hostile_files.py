@@ -104,8 +104,7 @@ def test_a_baseline_is_refused_or_can_be_compared_with(tmp_path: Path, content: 
     if baseline is not None:
         for cell in RUN.cells:
             baseline.comparable(cell, RUN)
-            baseline.pin(cell, RUN)
-            baseline.latest(cell, RUN)
+            baseline.rebuildable(cell, RUN)
         grown = baselines.accept(baseline, records.make(run_id="next"), slower=True)
         for cell in RUN.cells:
             runs = grown.comparable(cell, RUN)
@@ -113,13 +112,13 @@ def test_a_baseline_is_refused_or_can_be_compared_with(tmp_path: Path, content: 
                 stored.difference(baselines.measured(cell, RUN), runs)
 
 
-@pytest.mark.parametrize("sessions", [0, 1, 2, 9])
+@pytest.mark.parametrize("sessions", [0, 1, 2, 9, 10**18])
 @pytest.mark.parametrize("seconds", [[1e-9, 1e9], [1e-9, 1.0, 1e9], [1e9] * 4 + [1e-9]])
 def test_the_most_absurd_figures_that_a_baseline_may_have_can_be_compared_with(
     seconds: list[float], sessions: int
 ) -> None:
     [kept] = BASELINE["runs"]
-    figures = {"sessions": sessions, "log_se": 10.0}
+    figures = {"sessions": sessions}
     runs = [
         {
             **kept,
@@ -134,7 +133,6 @@ def test_the_most_absurd_figures_that_a_baseline_may_have_can_be_compared_with(
     for cell, of_cell in zip(RUN.cells, compared, strict=True):
         if of_cell and cell.sec_per_epoch is not None:
             stored.difference(baselines.measured(cell, RUN), of_cell)
-            stored.clears(baselines.measured(cell, RUN), of_cell, 0.05)
 
 
 @hostile

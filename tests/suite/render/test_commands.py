@@ -160,7 +160,7 @@ class TestCommands:
         record = records.make(repeat=chosen.repeat, settings=chosen.header())
         _, *command = shlex.split(commands.longer(record, record.cells[:1]))
         again = options.read(project.config(*command))
-        assert (again.profile, again.budget_s) == ("full", 1800.0)
+        assert (again.profile, again.budget.seconds) == ("full", 1800.0)
 
     def test_other_settings_of_pytest_are_not_in_a_command(self, project: Project) -> None:
         others = ["--strict-markers", "--strict-config", "-o", "console_output_style=count"]

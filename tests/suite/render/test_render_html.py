@@ -13,18 +13,18 @@ from markupsafe import Markup
 
 from suite.records import baselines
 from suite.records.baselines import Baseline
-from suite.records.files import read_model
 from suite.records.record import LARGEST, Record
 from suite.render import figures, markdown, terminal
 from suite.render.html import environment, render
 from suite.render.html.environment import CHARACTERS, FOLDED, SHOWN, bounded
 from suite.render.html.scaling import AXES
 from suite.render.lead import title
+from suite.run import results
+from tests.golden import RUNS, load, replay
 from tests.support import records
 from tests.support.pages import Page
-from tests.support.project import REPOSITORY
 
-REAL = sorted(REPOSITORY.glob("reports/*/runs/*/record.json"))
+REAL = sorted(RUNS.glob("*.json"))
 HOSTILE = (
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
@@ -181,19 +181,11 @@ class TestExtremes:
     def test_real_records(self) -> None:
         assert REAL
         for path in REAL:
-            record = read_model(path, Record)
+            record = results.to_record(replay(load(path)))
             page = Page(render(record))
             assert page.one("h1").text == f"Scaling: {title(record)}"
             text = page.section("verdicts")
             assert all(field in text for row in figures.rows(record, record.cells) for field in row), path
-
-    def test_older_schemas_are_shown_as_well(self) -> None:
-        content = json.loads(records.full(schema_version=3).model_dump_json())
-        for session in content["sessions"]:
-            session |= {"conditions": [], "left_out": [], "probes": [], "load_before": 1.0}
-        page = Page(render(Record.model_validate(content)))
-        assert "The record does not say what else used the machine." in page.section("machine")
-        assert "record schema 3" in page.one("footer").text
 
 
 class TestSize:

@@ -286,7 +286,7 @@ class TestBudget:
             ("ddp", "strong", 1),
             ("ddp", "strong", 2),
         ]
-        assert workers.session.training_s <= SHARE * run.plan.config.budget_s
+        assert workers.session.training_s <= SHARE * run.plan.config.budget.seconds
         assert accuracy.why_none(run, cells[0]) == ""
         for cut in cells[1:]:
             assert accuracy.reached(run, cut) is None
@@ -325,7 +325,7 @@ class TestBudget:
         """Three sessions are to come: of 288 s, where sessions are short training has its whole share of 180 s."""
         run = run_of(TWO, config=settings(budget_s=180.0))
         assert accuracy.allowed_s(run, left_s, session_s) == pytest.approx(allowed_s)
-        assert accuracy.allowed_s(run_of(TWO, config=settings(budget_s=180.0, min_sessions=1)), 7.0, session_s) == 7.0
+        assert accuracy.allowed_s(run_of(TWO, config=settings(budget_s=180.0, fixed=True)), 7.0, session_s) == 7.0
 
     def test_the_first_session_trains_in_what_the_others_leave(self) -> None:
         """Of 120 s all are left, and 72 come on top; three sessions to come take 60 s or 40 s each."""
@@ -341,7 +341,7 @@ class TestBudget:
         assert "raise --scaling-budget" in accuracy.why_none(run, TWO)
 
     def test_budget_that_the_user_set_is_kept(self) -> None:
-        run, workers = train(TWO, reached={1: 0.9, 2: 0.9}, epoch_s=1.0, left_s=30.0, min_sessions=1, budget_s=1000.0)
+        run, workers = train(TWO, reached={1: 0.9, 2: 0.9}, epoch_s=1.0, left_s=30.0, fixed=True, budget_s=1000.0)
         assert [net.world_size for net in run.accuracies] == [1]
         assert workers.session.training_s <= 30.0
 

@@ -269,7 +269,7 @@ class TestRounds:
         target = Target(SCRIPT, "candidate")
         group = Evaluates(attribution.arms(run, [target]), {})
         groups = Groups(run.sessions[0], dict.fromkeys(group.arms.values(), group))  # type: ignore[arg-type]
-        taken = attribution._window(run, groups, target, "apart", 3, 60.0, 0)
+        taken = attribution._Variant(run, groups, target, "apart").window(3, 0, 60.0)
         assert (taken is not None) == kept
         assert not run.lost
 
@@ -294,13 +294,13 @@ class TestRounds:
         assert 2 <= 1 + max(taken.round for taken in taken_in(run)) < 2 * PAIRS
 
     @pytest.mark.parametrize(
-        ("min_sessions", "budget_s", "probed"), [(1, 1.0, 0), (1, 60.0, 1), (3, 1.0, 3), (4, 60.0, 4)]
+        ("fixed", "budget_s", "probed"), [(True, 1.0, 0), (True, 60.0, 1), (False, 1.0, 4), (False, 60.0, 4)]
     )
     def test_spent_budget_leaves_two_rounds_in_the_sessions_that_always_take_place(
-        self, min_sessions: int, budget_s: float, probed: int
+        self, fixed: bool, budget_s: float, probed: int
     ) -> None:
         """A budget of the user's own has one such session, where the waterfalls take no longer than the budget."""
-        run = timed(TWO, config=settings(min_sessions=min_sessions, budget_s=budget_s))
+        run = timed(TWO, config=settings(fixed=fixed, budget_s=budget_s))
         probe(run, TARGET, left_s=-1.0)
         assert [len(taken_in(run, number)) for number in range(4)] == [16] * probed + [0] * (4 - probed)
         for session in run.sessions:
@@ -343,7 +343,7 @@ class TestBudget:
 
     def test_a_users_budget_bounds_them_by_the_time_that_they_really_take(self) -> None:
         """The first session may have all of it, and later ones what is left."""
-        run, sizes = self.taken_apart(1.0, left_s=80.0, budget_s=90.0, min_sessions=1)
+        run, sizes = self.taken_apart(1.0, left_s=80.0, budget_s=90.0, fixed=True)
         assert sizes == [{8}, set(), set(), set()]
         assert attribution.left_out(run) == [cell(2), cell(4)]
 

@@ -12,7 +12,7 @@ from scipy import stats
 
 from suite.run import blocks
 from suite.run.blocks import block
-from suite.run.retries import MORE_SHARE
+from suite.run.timer import MORE_SHARE
 from suite.verdict import ALPHA_FAIL
 
 UNITS = st.lists(st.integers(1, 3), min_size=1, max_size=6).map(

@@ -17,7 +17,7 @@ from suite.plan.floors import Floor
 from suite.records.record import CellRecord
 from suite.room.devices import Devices
 from suite.run.attribution import OF_A_SLOWER_CELL, SESSIONS
-from suite.run.campaign import MAX_SESSIONS
+from suite.run.schedule import MAX_SESSIONS
 from suite.verdict import Outcome
 from tests.support.campaigns import BASE, EQUAL, NEIGHBOUR, ONE, OWN, SLOWER, TWO, WEAK, World
 from tests.support.measurements import AGAINST, BLOCKS, arm, cell, settings
@@ -41,7 +41,7 @@ class TestBudget:
     """How many sessions there are."""
 
     def test_a_short_budget_judges_fewer_cells_and_says_so(self, world: World) -> None:
-        run = world.measure(ONE, TWO, WEAK, config=against(budget_s=15.0, min_sessions=1))
+        run = world.measure(ONE, TWO, WEAK, config=against(budget_s=15.0, fixed=True))
         assert run.comparison.cells == (TWO,)
         [one, two, weak] = world.cells().values()
         advice = re.search(r"no room for them: .*( \(about (\d+) s have room for all\))$", "\n".join(world.said), re.M)
@@ -52,7 +52,7 @@ class TestBudget:
         assert two.reason != reason
         assert any("no room for them: ddp-lenet-strong-1, ddp-lenet-weak-2" in line for line in world.said)
         enough = World()
-        run = enough.measure(ONE, TWO, WEAK, config=against(budget_s=float(advice[2]), min_sessions=1))
+        run = enough.measure(ONE, TWO, WEAK, config=against(budget_s=float(advice[2]), fixed=True))
         assert (run.comparison.cells, run.comparison.judged) == ((ONE, TWO, WEAK),) * 2
         assert 15 < int(advice[2]) < 60
 
@@ -63,7 +63,7 @@ class TestBudget:
         def judged(budget_s: float) -> CellRecord:
             world = World()
             world.step_s = SLOWER
-            world.measure(TWO, config=against(budget_s=budget_s, min_sessions=1))
+            world.measure(TWO, config=against(budget_s=budget_s, fixed=True))
             return world.cells()[TWO.id]
 
         advice = re.search(r"raise the budget by about (\d+) s", judged(budget_s).reason)
@@ -75,13 +75,13 @@ class TestBudget:
         self, world: World, fits: int, planned: int, outcome: Outcome
     ) -> None:
         world.step_s, world.session_s, world.fits = SLOWER, (13.0, 9.0), fits
-        run = world.measure(TWO, config=against(budget_s=40.0, min_sessions=1))
+        run = world.measure(TWO, config=against(budget_s=40.0, fixed=True))
         assert (world.fitted, run.planned, world.outcomes()) == ([3], planned, [outcome])
 
     def test_cells_that_the_first_session_shows_to_take_too_long_are_not_judged(self, world: World) -> None:
         """A step takes two seconds, which nobody knew; what is left is spent on the cell that matters most."""
         world.step_s, world.known_step_s = EQUAL, dict.fromkeys(EQUAL, 2.0)
-        run = world.measure(ONE, TWO, WEAK, config=against(budget_s=60.0, min_sessions=1))
+        run = world.measure(ONE, TWO, WEAK, config=against(budget_s=60.0, fixed=True))
         assert (run.comparison.cells, run.comparison.judged) == ((ONE, TWO, WEAK), (TWO,))
         assert world.timed[0] >= {OWN, BASE, arm(1), arm(2, mode="weak")}
         assert all(timed == {OWN, BASE} for timed in world.timed[1:])
@@ -107,7 +107,7 @@ class TestBudget:
     def test_cells_that_the_budget_cannot_take_apart_get_no_processes_for_it(self, world: World) -> None:
         """In two seconds of the user's own, one of two waterfalls has room; the largest world size comes first."""
         devices = Devices("cpu", ("cpu",) * 4, (0, 1, 2, 3))
-        config = settings(devices=devices, budget_s=2.0, min_sessions=1)
+        config = settings(devices=devices, budget_s=2.0, fixed=True)
         run = world.measure(TWO, cell(4), config=config)
         assert world.probed == {0: [("ddp-lenet-strong-4", "candidate")]}
         assert independent(2) not in world.untimed[0]
@@ -129,9 +129,9 @@ class TestBudget:
             ((10.0,), {"budget_s": 1e6, "profile": "full"}, 20, 20),
             ((10.0,), {"budget_s": 50.0}, 5, 5),
             ((100.0,), {"budget_s": 120.0}, 4, 4),
-            ((100.0,), {"budget_s": 120.0, "min_sessions": 1}, 1, 1),
-            ((10.0, 20.0), {"budget_s": 60.0, "min_sessions": 1}, 6, 3),
-            ((10.0,), {"budget_s": 0.1, "min_sessions": 1}, 1, 1),
+            ((100.0,), {"budget_s": 120.0, "fixed": True}, 1, 1),
+            ((10.0, 20.0), {"budget_s": 60.0, "fixed": True}, 6, 3),
+            ((10.0,), {"budget_s": 0.1, "fixed": True}, 1, 1),
         ],
         ids=[
             "quick profile",
@@ -184,7 +184,7 @@ class TestBudget:
         """An equal share of loading is 2 s of each."""
         world = World(session_s=(10.0, second_s), next_load_s=next_load_s)
         world.step_s = {**EQUAL, OWN: 0.52}
-        run = world.measure(TWO, config=against(budget_s=budget_s, min_sessions=1))
+        run = world.measure(TWO, config=against(budget_s=budget_s, fixed=True))
         assert len(run.sessions) == sessions
 
     @pytest.mark.parametrize("extra", [{"training_s": 30.0}, {"counting_s": 30.0}], ids=str)
@@ -201,8 +201,8 @@ class TestBudget:
 
     def test_calibration_runs_its_number_of_sessions_and_decides_nothing(self, world: World) -> None:
         world.step_s = SLOWER
-        for min_sessions, budget_s in ((4, 1.0), (1, 1.0), (4, 1e6)):
-            config = against(calibrate=7, explain=False, budget_s=budget_s, min_sessions=min_sessions)
+        for fixed, budget_s in ((False, 1.0), (True, 1.0), (False, 1e6)):
+            config = against(calibrate=7, explain=False, budget_s=budget_s, fixed=fixed)
             assert world.measure(ONE, TWO, config=config).planned == 7
             assert world.timed == [set(EQUAL)] * 7
 
@@ -349,10 +349,10 @@ class TestAttribution:
         times = {arm(2, name): 1.0 + number for number, name in enumerate(trainers)}
         world.step_s = {**times, **{arm(2, name, side="base"): 0.5 for name in trainers}}
         world.explaining_s = 5.0
-        explained = world.measure(*measured, config=against(budget_s=130.0, min_sessions=1))
+        explained = world.measure(*measured, config=against(budget_s=130.0, fixed=True))
         assert {where for where, _ in world.probed[1]} == {each.id for each in measured[1:]}
         outcomes, planned = world.outcomes(), explained.planned
-        alone = world.measure(*measured, config=against(budget_s=130.0, min_sessions=1, explain=False))
+        alone = world.measure(*measured, config=against(budget_s=130.0, fixed=True, explain=False))
         assert world.probed == {}
         assert (world.outcomes(), alone.planned, len(alone.sessions)) == (outcomes, planned, len(explained.sessions))
 
@@ -361,14 +361,14 @@ class TestAttribution:
         self, world: World, budget_s: float, probed: list[int]
     ) -> None:
         world.step_s = SLOWER
-        world.measure(TWO, config=against(budget_s=budget_s, min_sessions=1))
+        world.measure(TWO, config=against(budget_s=budget_s, fixed=True))
         assert world.outcomes() == [Outcome.FAIL]
         assert list(world.probed) == probed
         assert ("raise --scaling-budget" in world.cells()[TWO.id].waterfall_note) == (not probed)
 
     def test_waterfalls_that_take_longer_than_planned_leave_the_sessions_that_a_fail_needs(self, world: World) -> None:
         world.step_s, world.explaining_s = SLOWER, 30.0
-        world.measure(TWO, config=against(budget_s=150.0, min_sessions=1))
+        world.measure(TWO, config=against(budget_s=150.0, fixed=True))
         assert world.outcomes() == [Outcome.FAIL]
         assert list(world.probed) == [1]
 
@@ -378,13 +378,13 @@ class TestAttribution:
     ) -> None:
         """After three sessions, two of them with a waterfall, 60 of 130 s are left: four with another one."""
         world.step_s, world.wobble, world.explaining_s = {**EQUAL, OWN: 0.55}, wobble, 20.0
-        world.measure(TWO, config=against(budget_s=130.0, min_sessions=1))
+        world.measure(TWO, config=against(budget_s=130.0, fixed=True))
         assert list(world.probed) == probed
 
     def test_a_users_budget_has_no_more_time_left_after_longer_sessions_than_planned(self, world: World) -> None:
         """Sessions of 10 s with waterfalls of 12 s: the third begins after 54 of 130 s, with 90 s planned after it."""
         world.step_s, world.explaining_s = SLOWER, 12.0
-        world.measure(TWO, config=against(budget_s=130.0, min_sessions=1))
+        world.measure(TWO, config=against(budget_s=130.0, fixed=True))
         left_min = re.findall(r"where the time goes; at most (\S+) min left", "\n".join(world.said))
         assert left_min == ["1.8", "1.6", "1.3"]
 
@@ -415,7 +415,7 @@ class TestLosses:
         """Strong and weak share their workers; a budget of one second has room for one session."""
         weak = arm(2, mode="weak")
         world.broken, world.shares = {0: {OWN}}, {weak: OWN}
-        world.measure(TWO, WEAK, config=settings(budget_s=1.0, min_sessions=1))
+        world.measure(TWO, WEAK, config=settings(budget_s=1.0, fixed=True))
         assert world.timed[1] == {weak, arm(1), arm(1, "single")}
         assert world.outcomes() == [Outcome.ERROR, Outcome.NO_BASELINE]
 
@@ -424,7 +424,7 @@ class TestLosses:
         self, world: World, number: int, sessions: int, trained: list[int]
     ) -> None:
         world.discarded_in = number
-        run = world.measure(TWO, config=settings(budget_s=50.0, min_sessions=1))
+        run = world.measure(TWO, config=settings(budget_s=50.0, fixed=True))
         assert [session.number for session in run.sessions] == list(range(sessions))
         assert world.trained == trained
         assert world.outcomes() == [Outcome.NO_BASELINE]

@@ -24,9 +24,9 @@ from suite.room.devices import Devices
 from suite.run.blocks import LEAST, MOST
 from suite.run.groups import Groups
 from suite.run.observations import Session
-from suite.run.pace import WINDOW_S
 from suite.run.plan import FIRST_STEP_TIMEOUT_S
 from suite.run.session import MAX_STEPS, Sessions
+from suite.run.timer import WINDOW_S
 from tests.support import learners
 from tests.support.answering import BASE, ONE, OWN, Answering, Pool, Still, sessions, time_blocks, warm_up
 from tests.support.measurements import FED, LENET, arm, cell, job, run_of, settings, trained
@@ -402,4 +402,4 @@ def test_first_steps_get_what_is_left_of_the_budget() -> None:
     run = run_of(cell(2), clock=lambda: 50.0, begun_s=0.0)
     group = Answering({OWN.id: 0.01})
     sessions(run, group)._warm_up(Groups(Session(0), {OWN: group}), [OWN])
-    assert set(group.deadlines) == {run.plan.config.budget_s - 50.0}
+    assert set(group.deadlines) == {run.plan.config.budget.seconds - 50.0}

@@ -13,9 +13,9 @@ from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Prepared, WarmUp
 from suite.records.sweep import Setting
 from suite.run import sweep as sweeping
-from suite.run.pace import hang_timeout_s
 from suite.run.plan import FIRST_STEP_TIMEOUT_S
 from suite.run.sweep import GIVEN_UP_AFTER, Trainings
+from suite.run.timer import hang_timeout_s
 from tests.support.measurements import LENET, cell, job, run_of, settings
 
 ONE, TWO = Setting(1, 32, 0.1, False), Setting(2, 64, 0.2, False)
