@@ -442,7 +442,10 @@ def main() -> None:
     parser.add_argument("--records", type=Path, metavar="FOLDER", help="also keep the records of all runs there")
     options = parser.parse_args()
     with interruptible(parser):
-        print(table(read_log(options.log))) if options.table else make(options)
+        if options.table:
+            print(table(read_log(options.log)))
+        else:
+            make(options)
 
 
 if __name__ == "__main__":
