@@ -1,9 +1,9 @@
-"""Trainers and nets with one known cause for not scaling each; `docs.evidence.causes` has the gate name it.
+"""Trainers, nets and data with a known cause of lost time each; `docs.evidence.causes` checks that it is named.
 
 Annotations are not postponed here, because torch looks at those of a communication hook.
 
-`PLANTED_DELAYS_S` is JSON and says how many seconds each cause holds up a step. Without it they are a tenth, longer
-than the step of LeNet on 256 samples, about 60 ms on a core, and than what a busy machine adds.
+`PLANTED_DELAYS_S` is JSON: by how many seconds each cause delays a step. The default is 0.1, longer than LeNet's step on
+256 samples, about 60 ms on a core, and than what a busy machine adds.
 """
 
 import json

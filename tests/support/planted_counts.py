@@ -1,6 +1,6 @@
-"""Trainers whose step does more than it has to, beside the right ones: gradients are right, counters are not.
+"""Trainers with right gradients whose steps do more than they have to, and right ones to compare their counters with.
 
-`docs.evidence.counters` has them counted. All need a process for each device.
+`docs.evidence.counters` counts them. All need a process for each device.
 """
 
 from __future__ import annotations
