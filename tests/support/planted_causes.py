@@ -2,8 +2,8 @@
 
 Annotations are not postponed here, because torch looks at those of a communication hook.
 
-`PLANTED_DELAYS_S` is JSON: by how many seconds each cause delays a step. The default is 0.1, longer than LeNet's step on
-256 samples, about 60 ms on a core, and than what a busy machine adds.
+`PLANTED_DELAYS_S` is JSON: by how many seconds each cause delays a step. The default is 0.1, longer than LeNet's step
+on 256 samples, about 60 ms on a core, and than what a busy machine adds.
 """
 
 import json
