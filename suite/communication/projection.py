@@ -228,7 +228,7 @@ def _step(cell: CellRecord, arms: Mapping[str, ArmRecord], swept: Sequence[Colle
         return f"{cell.id} was not timed"
     waterfall = cell.own_waterfall
     if waterfall is None:
-        return f"{cell.id} has no waterfall: {cell.waterfall_note or 'its step was not taken apart'}"
+        return f"{cell.id} has no waterfall: {cell.why('waterfall') or 'its step was not taken apart'}"
     sweep = None
     if arm.processes != "one":
         if not arm.gradient_bytes:

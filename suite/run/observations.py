@@ -178,7 +178,8 @@ class Observations:
         discarded: sessions that do not count, because the launcher of their workers ended.
         lost: arms that failed, and why; they are not started again in this run.
         unprobed: diagnostic variants that could not be timed, and why.
-        unexplained: cells without a waterfall, and why.
+        late_s: cells without a waterfall for lack of time, and how many seconds it takes.
+        unexplained: others without one, and why.
         apart_pace: how many times the least seconds that they could take the last waterfalls took.
         untrained: arms whose nets were not trained, and why.
         stored: what accepted runs of other times say of each cell.
@@ -206,6 +207,7 @@ class Observations:
     discarded: list[Session] = field(default_factory=list)
     lost: dict[Arm, WorkerFailure] = field(default_factory=dict)
     unprobed: dict[tuple[Arm, str], str] = field(default_factory=dict)
+    late_s: dict[Cell, float] = field(default_factory=dict)
     unexplained: dict[Cell, str] = field(default_factory=dict)
     apart_pace: float = 1.0
     accuracies: list[record.Accuracy] = field(default_factory=list)

@@ -21,7 +21,7 @@ from suite.plan.workloads import BUILT_IN, Recipe
 from suite.processes.jobs import Job, Place, Prepared
 from suite.records.baselines import AcceptedCell, AcceptedRun, Baseline
 from suite.records.calibration import Calibration, Entry, Spread
-from suite.records.record import Accuracy, Environment, Machine, Window
+from suite.records.record import Accuracy, Environment, Machine, Missing, Window
 from suite.room.conditions import Conditions
 from suite.room.devices import Devices
 from suite.run.observations import Facts, Observations, Session
@@ -53,6 +53,11 @@ BUSY = QUIET.model_copy(update={"foreign": 1.0})
 def cell(world_size: int = 2, trainer: str = "ddp", mode: str = "strong") -> Cell:
     """Return a cell of LeNet."""
     return Cell(trainer, LENET.name, mode, world_size)
+
+
+def why_missing(missing: Missing | None) -> str:
+    """Return why a figure is missing; "" where it is not."""
+    return "" if missing is None else missing.why
 
 
 def place(cell: Cell) -> dict[str, Any]:

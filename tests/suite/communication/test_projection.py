@@ -234,7 +234,7 @@ def test_what_one_process_does_in_turn_grows_with_every_further_device(found: li
         (measured(collectives=[]), "no all_reduce of torch.distributed was swept on 2 devices: select its items"),
         (measured(collectives=[records.collective("ring")]), "no all_reduce of torch.distributed was swept"),
         (measured(collectives=[records.collective() | FAILED]), "the sweep of all_reduce failed: rank 1 hung"),
-        (measured(waterfalls=[], waterfall_note="no time"), "ddp-lenet-strong-2 has no waterfall: no time"),
+        (measured(waterfalls=[], missing=[records.missing("waterfall", "no time")]), "has no waterfall: no time"),
         (measured(waterfalls=[]), "its step was not taken apart"),
         (measured(gradient_bytes=0), "how many bytes of gradients ddp-lenet-strong-2 exchanges is not known"),
         (records.make(cells=measured().cells, collectives=measured().collectives), "ddp-lenet-strong-2 was not timed"),

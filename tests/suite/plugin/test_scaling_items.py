@@ -46,14 +46,12 @@ class TestProperties:
 
     def test_figures_are_plain_numbers_and_notes_are_kept(self) -> None:
         figures = {"efficiency": records.interval(0.8125), "speedup": records.interval(1.6), "accuracy": 0.97}
-        notes = {
-            "efficiency_note": "needs 2 devices",
-            "speedup_note": "not timed",
-            "warning": "gap widened, nothing slower",
-        }
+        missing = [records.missing("efficiency", "needs 2 devices"), records.missing("speedup", "not timed")]
+        notes = {f"{each['figure']}_note": each["why"] for each in missing} | {"warning": "gap widened, nothing slower"}
         expected = {"sec_per_epoch": "13", "samples_per_s": "4600", "efficiency": "0.8125", "speedup": "1.6"}
         expected |= {"slowdown": "1.01235", "accuracy": "0.9700", **notes}
-        assert expected.items() <= told(**figures, **notes, slowdown=records.interval(1.0123456)).items()
+        shown = told(**figures, missing=missing, warning=notes["warning"], slowdown=records.interval(1.0123456))
+        assert expected.items() <= shown.items()
         assert "warning" not in told()
 
     def test_the_largest_cause_of_lost_time_is_the_candidates(self) -> None:

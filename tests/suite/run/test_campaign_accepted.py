@@ -113,7 +113,7 @@ class TestAgainstAcceptedRuns:
         self.world.step_s, self.world.wobble = {OWN: 0.5, BASE: 0.5}, 0.3
         self.measure(TWO, budget_s=40.0)
         assert self.world.trained == []
-        assert "the comparison with accepted commits took the budget" in self.world.cells()[TWO.id].accuracy_note
+        assert "the comparison with accepted commits took the budget" in self.world.cells()[TWO.id].why("accuracy")
 
     def test_a_net_that_diverges_after_the_comparison_is_an_error(self) -> None:
         self.world.step_s, self.world.diverges = {OWN: 0.5, BASE: 0.5}, {OWN}
@@ -124,7 +124,7 @@ class TestAgainstAcceptedRuns:
         self.world.step_s = {OWN: 0.5, BASE: 0.5}
         self.measure(TWO, cell(2, "scratch"))
         assert self.world.probed == {number: [(cell(2, "scratch").id, "candidate")] for number in range(3)}
-        assert "with --scaling-profile=full every cell does" in self.world.cells()[TWO.id].waterfall_note
+        assert "with --scaling-profile=full every cell does" in self.world.cells()[TWO.id].why("waterfall")
 
     def test_only_accepted_cells_are_compared(self) -> None:
         self.world.step_s = {OWN: 0.5, BASE: 0.5}
