@@ -218,6 +218,7 @@ class CheckRecord(Part):
     reason: str
     ratio: IntervalRecord | None = None
     counts: bool = True  # whether it decides the cell, or is only shown
+    widened: bool = False  # of the machine: efficiency fell, and nothing became slower
 
 
 class BarRecord(Part):
@@ -370,6 +371,7 @@ class Record(Part):
     interrupted: bool = False
     cut_short: str = ""  # how an interrupted run ended, in words
     settings: tuple[str, ...]
+    own_budget: bool = False  # whether the user chose the budget, and not a profile
     repeat: tuple[str, ...] = ()  # pytest's arguments that measure it again, but for --scaling-accept
     tolerance: Finite
     against: str | None

@@ -27,7 +27,6 @@ from suite.run.observations import Observations
 from suite.run.schedule import LEAVE_AFTER
 from suite.verdict import GRAVEST_FIRST, Outcome, Verdict, metrics
 from suite.verdict.floor import floor
-from suite.verdict.machine import WIDENED
 from suite.verdict.outcome import ALPHA_WARN
 from suite.verdict.tail import Tail, tail
 
@@ -149,8 +148,7 @@ def warning(run: Observations, cell: Cell) -> str:
 
 def widened(run: Observations, cell: Cell) -> str:
     """Return in words that the accepted commit's efficiency fell, and its step is not clearly longer; else ""."""
-    of_machine = (check.reason for check in run.stored.get(cell, ()) if check.rule == "machine")
-    return next((reason for reason in of_machine if reason.startswith(WIDENED)), "")
+    return next((check.reason for check in run.stored.get(cell, ()) if check.widened), "")
 
 
 def slow_tail(run: Observations, cell: Cell) -> Tail | None:

@@ -31,6 +31,7 @@ def to_record(run: Observations) -> record.Record:
         interrupted=bool(run.cut_short),
         cut_short=run.cut_short,
         settings=tuple(config.header()),
+        own_budget=config.budget.fixed,
         repeat=config.repeat,
         tolerance=config.tolerance,
         against=config.against and config.against.label,

@@ -230,11 +230,8 @@ class TestFirstRun:
         assert steps(first_run(cells=cells))[what] == command
 
     def test_one_device_several_slow_ones_and_no_cell_have_their_titles(self) -> None:
-        cells = [
-            records.cell(
-                missing=[records.missing("efficiency", "needs 2 devices", "one device")], speedup=records.interval(1.0)
-            )
-        ]
+        missing = [records.missing("efficiency", "needs 2 devices", "one device")]
+        cells = [records.cell(missing=missing, speedup=records.interval(1.0))]
         assert facts(records.make(cells=cells))["Efficiency"] == "needs 2 devices"
         assert facts(records.make(cells=cells))["Exchange"] == "not checked: one core"
         of_a_gpu = records.make(cells=cells, machine=records.MACHINE | {"gpus": ["Test GPU"]})

@@ -314,10 +314,8 @@ class TestContent:
         assert "exchange 6.20 [4.96, 7.44] 5.60 [4.48, 6.72] feed" in text
 
     def test_a_cell_without_a_waterfall_says_why(self) -> None:
-        text = section(
-            "lost_time",
-            cells=[records.cell(missing=[records.missing("waterfall", "oversubscribed devices say nothing")])],
-        )
+        missing = [records.missing("waterfall", "oversubscribed devices say nothing")]
+        text = section("lost_time", cells=[records.cell(missing=missing)])
         assert "ddp-lenet-strong-1 oversubscribed devices say nothing" in text
 
     def test_learning_curves_are_means_over_seeds_with_their_range_by_mode(self) -> None:
