@@ -308,7 +308,7 @@ class _Variant:
         if why := next((answer.unfed for answer in answers if answer.unfed), ""):
             run.unprobed[arm, self.point] = why
             return None
-        return timing([(each.duration_ns, each.others_ns) for each in answers if each.duration_ns is not None])
+        return timing(answers)
 
     def _note(self, failure: WorkerFailure) -> None:
         """Note what could not be timed, and whether the candidate is lost."""
