@@ -98,8 +98,6 @@ def _ratio(a: Record, b: Record, first: CellRecord, second: CellRecord) -> tuple
         return None, f"workload {workload} is defined differently in the two runs"
     if a.datasets.get(workload) != b.datasets.get(workload):
         return None, f"workload {workload} was timed on different data"
-    if a.schema_version != b.schema_version:
-        return None, "records of different schema versions may estimate times differently"
     if first.oversubscribed != second.oversubscribed:
         return None, "oversubscribed in one of the two runs alone"
     known_s = [time.estimate for time in times if time is not None and time.estimate > 0]

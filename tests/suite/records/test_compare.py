@@ -52,7 +52,6 @@ def test_times_of_one_machine_are_divided_and_not_judged() -> None:
         ({"workload_hashes": {"lenet": "0" * 12}}, "workload lenet is defined differently in the two runs"),
         ({"workload_hashes": {}}, "workload lenet is defined differently in the two runs"),
         ({"datasets": {"lenet": "fashion-mnist"}}, "workload lenet was timed on different data"),
-        ({"schema_version": 4}, "records of different schema versions"),
         ({"cells": [records.cell(**CELL, oversubscribed=True)]}, "oversubscribed in one of the two runs alone"),
         ({"cells": [records.cell(**CELL, sec_per_epoch=None)]}, "not measured in both"),
         ({"cells": [records.cell(**CELL, sec_per_epoch=None)], "datasets": {}}, "not measured in both"),
