@@ -1,4 +1,4 @@
-"""`python -m suite compare FIRST SECOND`: two runs side by side. It informs; its exit status is no verdict."""
+"""`python -m suite compare FIRST SECOND`: two runs side by side. Its exit status is no verdict."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from rich.console import Console
 
 from suite.cli import locate
 from suite.cli.command import USAGE_ERROR, Stop, writing
-from suite.records import baselines, calibration, comparison
-from suite.records.comparison import Known
+from suite.records import comparison
 from suite.records.files import read_model, write_atomically
 from suite.records.record import Record
 from suite.render import comparison as render
 
-SUMMARY = "lay two runs side by side: what differs around them, and which cells became slower or faster"
+SUMMARY = "lay two runs side by side: what differs around them, and each cell's times and efficiency"
 PYTEST_OPTIONS = False
 
 
@@ -38,27 +37,13 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     """
     try:
         paths = [locate.record_of(name, asked.scaling_report_dir) for name in (asked.first, asked.second)]
-        first, second = (read_model(path, Record) for path in paths)
+        compared = comparison.compare(*(read_model(path, Record) for path in paths))
     except ValueError as error:  # RecordError is one
         raise Stop(str(error), USAGE_ERROR) from error
-    compared = comparison.compare(first, second, _known(paths[1], second))
     if asked.html is not None:
         with writing(asked.html, "--html"):
             write_atomically(asked.html, render.to_html(compared))
-    console = Console()
-    if asked.markdown:
-        print(render.to_markdown(compared))
-    else:
-        print(render.terminal(compared, console.width, color=console.is_terminal))
+    screen = Console()
+    color = screen.is_terminal
+    print(render.to_markdown(compared) if asked.markdown else render.terminal(compared, screen.width, color=color))
     return 0
-
-
-def _known(path: Path, record: Record) -> Known:
-    """Return what the folder of the record's machine says about how runs differ."""
-    machine = locate.machine_folder(path)
-    if machine is None or machine.name != record.machine.key:
-        return Known()
-    return Known(
-        locate.known_of(machine, baselines.read, "compare: without what was accepted"),
-        locate.known_of(machine, calibration.read, "compare: without the calibration"),
-    )

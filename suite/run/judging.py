@@ -205,15 +205,12 @@ def _over_budget(run: Observations, cell: Cell) -> CheckRecord:
 def _floor(run: Observations, cell: Cell) -> CheckRecord:
     minimum, own = run.plan.floors[cell].efficiency, run.plan.own(cell)
     logs = samples.log_efficiencies(run, own)[: run.planned or None]
-    judged = floor(
-        logs,
-        minimum,
-        comparisons(run),
-        run.planned,
-        run.session_s,
-        tolerance=run.plan.config.tolerance,
-        overrun_s=run.plan.overrun_s,
-    )
-    failed = run.lost.get(own.on_one) if judged.outcome is Outcome.INCONCLUSIVE else None
-    reason = f"efficiency: its one-device arm failed: {failed.cause}" if failed else judged.reason
+    judged = floor(logs, minimum, comparisons(run), run.planned, run.plan.config.tolerance)
+    reason = judged.reason
+    if judged.outcome is Outcome.INCONCLUSIVE:
+        more_s = judged.lacking * run.session_s + run.plan.overrun_s
+        enough = f"add {math.ceil(more_s)} s to the budget, or use" if math.isfinite(more_s) else "it takes"
+        reason += f"; {enough} a quieter machine or a larger tolerance"
+        if failed := run.lost.get(own.on_one):
+            reason = f"efficiency: its one-device arm failed: {failed.cause}"
     return CheckRecord(rule="floor", against=f"efficiency {minimum:g}", outcome=judged.outcome, reason=reason)

@@ -184,7 +184,8 @@ def test_real_workers_train_the_grid(project: Project) -> None:
     trained = read_model(project.path / "kept" / FILES[0], Sweep).trained
     assert len(trained) == NETS
     assert all(0.9 < one.per_epoch[-1] <= 1 for one in trained), "the blobs are far apart"
-    assert "linear" in done.stdout
+    assert "mean curve" in done.stdout
+    assert (project.path / "kept" / FILES[1]).exists()
 
 
 @pytest.mark.nightly

@@ -224,7 +224,7 @@ class TestAgainstANamedBase:
         assert len(world.timed) > 3, "a FAIL is confirmed by a session more"
         assert (world.timed[0], world.timed[-1]) == (set(EQUAL), {OWN, BASE})
 
-    @pytest.mark.parametrize("floors", [{}, {TWO: Floor(entry=1, efficiency=0.5)}], ids=["no floor", "floor"])
+    @pytest.mark.parametrize("floors", [{}, {TWO: Floor(efficiency=0.5)}], ids=["no floor", "floor"])
     def test_floor_adds_the_one_device_arm(self, world: World, floors: dict[Cell, Floor]) -> None:
         world.step_s = EQUAL
         world.measure(TWO, config=against(), floors=floors)
@@ -232,7 +232,7 @@ class TestAgainstANamedBase:
 
     def test_floor_without_its_one_device_arm_gets_no_more_sessions(self, world: World) -> None:
         world.step_s, world.broken = EQUAL, {0: {arm(1)}}
-        run = world.measure(TWO, config=against(budget_s=1000.0), floors={TWO: Floor(entry=1, efficiency=0.5)})
+        run = world.measure(TWO, config=against(budget_s=1000.0), floors={TWO: Floor(efficiency=0.5)})
         assert world.outcomes() == [Outcome.INCONCLUSIVE]
         assert len(world.timed) < run.planned, "the comparison with the base is decided"
 

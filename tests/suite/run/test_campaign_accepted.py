@@ -43,7 +43,7 @@ class TestAgainstAcceptedRuns:
         self.world.step_s = {arm(1): 1.0, OWN: 1.0, BASE: 1.0, arm(1, side="base"): 1.0}
         kept = [accepted_run({TWO: 1.0}, 0, self.commit)]
         config = settings(root=self.repository.path, budget_s=1000.0)
-        floors = {TWO: Floor(entry=1, efficiency=0.9)}
+        floors = {TWO: Floor(efficiency=0.9)}
         run = self.world.measure(TWO, config=config, baseline=baseline(*kept), floors=floors)
         assert (len(self.world.timed), run.planned) == (4, 100)
         assert self.world.outcomes() == [Outcome.FAIL]
@@ -214,7 +214,7 @@ class TestAgainstAcceptedRuns:
         self.world.broken = {0: {BASE}} if lost else {}
         kept = [accepted_run({TWO: 1.0}, 0, self.commit)]
         config = settings(root=self.repository.path, budget_s=1000.0)
-        floors = {measured: Floor(entry=1, efficiency=0.9)}
+        floors = {measured: Floor(efficiency=0.9)}
         self.world.measure(TWO, measured, config=config, baseline=baseline(*kept), floors=floors)
         assert self.world.cells()[measured.id].outcome is Outcome.FAIL
         assert self.world.timed[-1] >= {arm(2, measured.trainer), arm(1, measured.trainer)}

@@ -161,7 +161,7 @@ def test_plan_says_which_slow_modes_the_first_and_the_last_pass_do_not_exclude(
     ids=["too few", "enough", "no floor", "too few with a base"],
 )
 def test_plan_says_where_no_efficiency_can_fail_its_floor(planned: int, changes: dict[str, object], said: bool) -> None:
-    floors = {TWO: Floor(entry=1, efficiency=0.9)}
+    floors = {TWO: Floor(efficiency=0.9)}
     lines = forecast.lines(run_of(*CELLS, **{"floors": floors, **NOW, **changes}), planned, EACH)
     short = f"plan: {planned} session(s) are too few to fail an efficiency below its floor, which takes 4; raise "
     assert [line.startswith(short) for line in lines].count(True) == said
