@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from suite.cli import gate
+from suite.cli import pytest_run
 from suite.cli.command import USAGE_ERROR, Stop, new_folder, positive, several, whole_number, writing
 from suite.plan.cells import Cell, short
 from suite.plan.config import Config
@@ -87,7 +87,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     Raises:
         Stop: an option is wrong (status 4), or nothing can be trained or written (1).
     """
-    settings = gate.settings([*pytest_arguments, f"--scaling-trainer={asked.scaling_trainer}"])
+    settings = pytest_run.settings([*pytest_arguments, f"--scaling-trainer={asked.scaling_trainer}"])
     asked.epochs = sorted(asked.epochs)
     asked.warmup_epochs = asked.warmup_epochs or min(WARMUP_EPOCHS, asked.epochs[0])
     recipe = _recipe(asked, settings)
@@ -101,12 +101,12 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     # Nothing is timed, so only the recipe's data is loaded.
     trained = settings.workloads[0].model_copy(update={"dataset": recipe.dataset})
     cells = [Cell(settings.trainers[0], trained.name, "weak", size) for size in settings.world_sizes]
-    measurement = gate.without_base(dataclasses.replace(settings, workloads=(trained,)), cells)
+    measurement = pytest_run.without_base(dataclasses.replace(settings, workloads=(trained,)), cells)
     name = f"{short(settings.trainers[0])}-{trained.name}-{measurement.plan.run_id}"
     folder = asked.out or settings.report_dir / measurement.plan.machine.key / "sweeps" / name
     progress = StreamProgress(sys.stdout)
     try:
-        with gate.sides(settings) as sides:
+        with pytest_run.sides(settings) as sides:
             trainings = Trainings(measurement, sides, asked.epochs[-1], asked.warmup_epochs)
             trainings.prepare(progress)
             sweep = _empty(measurement, settings, asked, recipe, grid)

@@ -223,7 +223,7 @@ def _run_spread(cell: CellRecord, record: Record, calibration: Calibration | Non
     if calibration is None or calibration.host != record.machine.host:
         return None
     workload_hash = record.workload_hashes[cell.workload]
-    known = calibration.spread(cell.trainer, workload_hash, cell.mode, cell.world_size)
+    known = calibration.find(cell.trainer, workload_hash, cell.mode, cell.world_size)
     return None if known is None else known.spread.of_runs
 
 

@@ -83,12 +83,12 @@ def checks(run: Observations, draft: Record) -> dict[Cell, tuple[CheckRecord, ..
         spread = None if calibrated is None else calibrated.spread.of_runs
         newest, pin = run.plan.baseline.latest(figures, draft), run.plan.baseline.pin(figures, draft)
         why = _unmeasured(run, cell, newest, missing) or _changed(run, cell, newest)
-        tolerance, runs = run.plan.config.tolerance, run.plan.config.runs
-        shown = [_check(LEVEL, difference(own, accepted, spread), why, clears(own, accepted, tolerance, runs=runs))]
+        tolerance = run.plan.config.tolerance
+        shown = [_check(LEVEL, difference(own, accepted, spread), why, clears(own, accepted, tolerance))]
         if pin is not None:
             why = _unmeasured(run, cell, run.plan.baseline.pinned(figures, draft), missing)
             against_pin = difference(own, accepted, spread, pin)
-            cleared = clears(own, accepted, tolerance, pin, runs=runs)
+            cleared = clears(own, accepted, tolerance, pin)
             crept = against_pin.ratio.estimate >= math.sqrt(1 + tolerance)
             elsewhere = cell in run.comparison.apart and "base" in run.arms(cell)
             shown.append(_check(PINNED, against_pin, why, cleared, counts=crept or not elsewhere))
