@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from suite.base.sides import Sides
-from suite.cli import gate
+from suite.cli import pytest_run
 from suite.cli.command import USAGE_ERROR, Stop, new_folder, positive, several, whole_number, writing
 from suite.plan.cells import Cell, short
 from suite.plan.workloads import no_recipe
@@ -64,7 +64,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     Raises:
         Stop: an option is wrong (status 4), or nothing can be trained or written (1).
     """
-    settings = gate.settings([*pytest_arguments, f"--scaling-trainer={asked.scaling_trainer}"])
+    settings = pytest_run.settings([*pytest_arguments, f"--scaling-trainer={asked.scaling_trainer}"])
     for option, given in (("trainer", settings.trainers), ("workload", settings.workloads)):
         if len(given) != 1:
             raise Stop(f"--scaling-{option} names {len(given)}: a sweep is of one; run it once for each", USAGE_ERROR)
@@ -79,11 +79,11 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     # Nothing is timed, so only the recipe's data is loaded.
     trained = workload.model_copy(update={"dataset": recipe.dataset})
     cells = [Cell(trainer, trained.name, "weak", size) for size in settings.world_sizes]
-    measurement = gate.without_base(dataclasses.replace(settings, workloads=(trained,)), cells)
+    measurement = pytest_run.without_base(dataclasses.replace(settings, workloads=(trained,)), cells)
     plan, epochs = measurement.plan, sorted(asked.epochs)
     folder = settings.report_dir / plan.machine.key / "sweeps" / f"{short(trainer)}-{trained.name}-{plan.run_id}"
     made = new_folder(folder, "--out", settings.report_dir) if asked.out is None else contextlib.nullcontext()
-    with gate.sides(settings) as sides:
+    with pytest_run.sides(settings) as sides:
         preparing.prepare(measurement, sides, [plan.own(cell) for cell in cells], lambda line: None)
         if failure := next(iter(measurement.lost.values()), None):
             raise Stop(str(failure))

@@ -34,7 +34,7 @@ RULE_AGAINST: dict[Side, str] = {"base": "time", "pinned": "drift"}
 
 
 def comparisons(run: Observations) -> int:
-    """Return how many checks can fail, in all runs of a bisection where this is one of them.
+    """Return how many checks can fail.
 
     Strong and weak on one device are one arm, and so one check.
     """
@@ -42,8 +42,7 @@ def comparisons(run: Observations) -> int:
     accepted = bool(run.plan.baseline.runs) and run.plan.config.against is None
     of_machine = sum(arm.world_size > 1 for arm in own) if accepted else 0
     sides = 1 if run.plan.config.against is not None else 2 if accepted else 0
-    checks = max(1, sides * len(own) + of_machine + len(run.plan.floors) + len(accuracy.wanted_pairs(run)))
-    return checks * run.plan.config.runs
+    return max(1, sides * len(own) + of_machine + len(run.plan.floors) + len(accuracy.wanted_pairs(run)))
 
 
 def against(run: Observations, cell: Cell, side: Side) -> Verdict:
@@ -69,7 +68,6 @@ def against(run: Observations, cell: Cell, side: Side) -> Verdict:
         run.session_s,
         learned,
         [[verdict.Middle.of(peer[n]).value if n in peer else None for n in windows] for peer in peers],
-        runs=run.plan.config.runs,
         alone=max(1, run.comparisons_alone),
         overrun_s=run.plan.overrun_s,
     )

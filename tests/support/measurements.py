@@ -192,10 +192,7 @@ def calibrated(session_sd: float, *measured: Cell, sessions: int = 12, host: str
         locations=locations,
         errors=(0.0,) * sessions,
         rounds=(8,) * sessions,
-        round_sd=0.0,
         log_times=locations,
-        session_s=SESSION_S,
-        start_s=5.0,
     )
     entries = tuple(
         Entry.model_validate({**place(each), "workload_hash": LENET.hash, "spread": spread}) for each in measured
@@ -205,7 +202,6 @@ def calibrated(session_sd: float, *measured: Cell, sessions: int = 12, host: str
         machine_key=MACHINE.key,
         host=host,
         created_utc=datetime.now(UTC),
-        run_id="",
         environment=environment,
         entries=entries,
     )

@@ -72,10 +72,10 @@ class FakeTrainings:
 def workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> FakeTrainings:
     """Two CPU devices, LeNet, ddp, and a report folder of the test's own."""
     fake = FakeTrainings(tmp_path / "sweep", capsys)
-    monkeypatch.setattr(sweep.gate, "sides", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(sweep.pytest_run, "sides", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(sweep.preparing, "prepare", fake.prepare)
     monkeypatch.setattr(sweep, "train", fake.train)
-    monkeypatch.setattr(sweep.gate, "settings", lambda arguments: settings(report_dir=tmp_path / "reports"))
+    monkeypatch.setattr(sweep.pytest_run, "settings", lambda arguments: settings(report_dir=tmp_path / "reports"))
     return fake
 
 
@@ -150,7 +150,7 @@ class TestOptions:
         status: int,
         says: str,
     ) -> None:
-        monkeypatch.setattr(sweep.gate, "settings", lambda arguments: config)
+        monkeypatch.setattr(sweep.pytest_run, "settings", lambda arguments: config)
         ended, said = workers.sweep(*options)
         assert ended == status
         assert said.startswith("sweep: ")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from suite import options
-from suite.cli.gate import select
+from suite.cli.pytest_run import select
 from suite.records.record import CellRecord, Record
 from suite.render import commands, html, lead, markdown, terminal
 from tests.support import records

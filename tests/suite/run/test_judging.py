@@ -65,18 +65,6 @@ def judged(run: Observations) -> dict[int, CellRecord]:
     return {record.world_size: record for record in results.to_record(run).cells}
 
 
-def test_the_runs_of_a_bisection_share_both_errors() -> None:
-    """Each may spend a twentieth, so what one run of its own decides takes more sessions."""
-    alone = compared(SLOWER, count=6, planned=6)
-    shared = run_of(ONE, TWO, config=settings(against=AGAINST, runs=20), planned=6)
-    shared.comparison = alone.comparison
-    add_sessions(shared, SLOWER, count=6)
-    assert judging.comparisons(shared) == 20 * judging.comparisons(alone)
-    of_alone, of_shared = (judging.against(run, ONE, "base") for run in (alone, shared))
-    assert "(after 3 sessions)" in of_alone.reason
-    assert "(after 5 sessions)" in of_shared.reason
-
-
 class TestAlone:
     """Comparisons that are the only one of their base and world size wait longer for a FAIL."""
 

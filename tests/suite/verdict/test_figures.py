@@ -10,7 +10,7 @@ from scipy import stats
 from suite.verdict.machine import cause, machine
 from suite.verdict.metrics import Interval
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome
-from suite.verdict.paired import paired, spending, surplus
+from suite.verdict.paired import FIRST_LOOK, fewest_alone, paired, spending, surplus
 from suite.verdict.spread import KAPPA, MOST_DF, Learned, Middle, Windows, estimate
 from suite.verdict.stored import ENOUGH_RUNS, Run
 from tests.support.rates import t
@@ -80,12 +80,12 @@ class TestPaired:
         said = f"{math.expm1(0.2):.1%} slower than the base, at least {math.expm1(low):.1%} slower (99% confidence)"
         assert self.judged(*deltas) == (Outcome.FAIL, said)
 
-    @pytest.mark.parametrize(("planned", "runs"), [(3, 1), (3, 3), (PLANNED, 1)])
-    def test_a_pass_gives_its_bound(self, planned: int, runs: int) -> None:
-        """At its look's share of the error, and of a bisection's runs each at an equal part."""
+    @pytest.mark.parametrize("planned", [3, PLANNED])
+    def test_a_pass_gives_its_bound(self, planned: int) -> None:
+        """At its look's share of the error."""
         deltas = (0.001, -0.001, 0.000)
-        high = t(2, ALPHA_PASS * spending(3, planned) / runs) * 0.001 / math.sqrt(3)
-        found = paired([Middle(delta) for delta in deltas], 0.05, COMPARISONS, planned, 60.0, runs=runs)
+        high = t(2, ALPHA_PASS * spending(3, planned)) * 0.001 / math.sqrt(3)
+        found = paired([Middle(delta) for delta in deltas], 0.05, COMPARISONS, planned, 60.0)
         assert found.outcome is Outcome.PASS
         assert found.reason.endswith(f"at most {math.expm1(high):.1%} slower (after 3 sessions)")
 
@@ -104,24 +104,21 @@ class TestPaired:
     ) -> None:
         assert self.judged(*deltas, planned=planned)[0] is outcome
 
-    @pytest.mark.parametrize(("alone", "runs", "sessions"), [(1, 1, 4), (2, 1, 4), (3, 1, 5), (1, 20, 6)])
-    def test_cells_alone_wait_for_a_fail_until_two_speeds_are_too_improbable(
-        self, alone: int, runs: int, sessions: int
-    ) -> None:
+    @pytest.mark.parametrize(("alone", "sessions"), [(1, 4), (2, 4), (3, 5), (20, 6)])
+    def test_cells_alone_wait_for_a_fail_until_two_speeds_are_too_improbable(self, alone: int, sessions: int) -> None:
         """A quarter of the sessions has slow processes of the candidate and fast ones of the base."""
         slow = [spread_over(0.06)] * 8
-        ends = [paired(slow[:n], 0.05, alone * runs, 8, 1.0, runs=runs, alone=alone).outcome for n in range(1, 9)]
+        ends = [paired(slow[:n], 0.05, alone, 8, 1.0, alone=alone).outcome for n in range(1, 9)]
         assert ends.index(Outcome.FAIL) + 1 == sessions
-        assert alone * runs / 4**sessions <= ALPHA_FAIL
+        assert alone / 4**sessions <= ALPHA_FAIL
         peers = [[0.001, -0.001, 0.0, 0.001]]
-        assert paired(slow[:4], 0.05, 1, 8, 1.0, peers=peers, runs=runs, alone=alone).outcome is Outcome.FAIL
+        assert paired(slow[:4], 0.05, 1, 8, 1.0, peers=peers, alone=alone).outcome is Outcome.FAIL
 
-    @pytest.mark.parametrize(("runs", "sessions"), [(1, 3), (18, 5)])
-    def test_a_cell_alone_in_a_bisection_waits_for_a_pass(self, runs: int, sessions: int) -> None:
-        """At 5 % slower, and in the mode that is 6 % faster: an eighteenth of the error is below 1 / 256."""
-        fast = [Middle(-0.0112)] * 8
-        ends = [paired(fast[:n], 0.05, runs, 8, 1.0, runs=runs).outcome for n in range(1, 9)]
-        assert ends.index(Outcome.PASS) + 1 == sessions
+    def test_a_pass_of_a_cell_alone_needs_no_more_sessions_than_any(self) -> None:
+        """Three sessions in which processes of two speeds agree by chance are rarer than the error of a PASS."""
+        assert fewest_alone(ALPHA_PASS) <= FIRST_LOOK
+        ends = [paired([Middle(-0.0112)] * n, 0.05, 1, 8, 1.0).outcome for n in range(1, 9)]
+        assert ends.index(Outcome.PASS) + 1 == FIRST_LOOK
 
     @pytest.mark.parametrize(
         ("peers", "outcome"),
@@ -130,14 +127,14 @@ class TestPaired:
             ([[]], Outcome.INCONCLUSIVE),
             ([[0.001]], Outcome.INCONCLUSIVE),
             ([[None, None, None, 0.001]], Outcome.INCONCLUSIVE),
-            ([[None, -0.001, None, 0.001]], Outcome.PASS),
+            ([[None, -0.001, None, 0.001]], Outcome.FAIL),
         ],
     )
     def test_a_peer_that_has_not_been_measured_in_two_sessions_shows_nothing(
         self, peers: list[list[float | None]], outcome: Outcome
     ) -> None:
-        """A cell of a bisection that is alone in its world size waits for its fifth session."""
-        assert paired([Middle(-0.0112)] * 4, 0.05, 18, 8, 1.0, peers=peers, runs=18).outcome is outcome
+        """One of three cells that are alone in their world sizes waits for its fifth session."""
+        assert paired([spread_over(0.06)] * 4, 0.05, 3, 8, 1.0, peers=peers, alone=3).outcome is outcome
 
     def test_a_decision_stands_whatever_a_peer_shows_later(self) -> None:
         own, peer = [*map(Middle, (0.031, 0.029, 0.030, 0.0302, 0.03))], [None, 0.004, -0.003, 0.002, 0.15]
