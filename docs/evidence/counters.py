@@ -1,22 +1,20 @@
-"""Are the counters of a step the same in every process, and what do they find?
+"""Are the counters of a step the same in every process, and what do they find? LeNet on two CPU devices.
 
-    python -m docs.evidence.counters                 what is left of 30 fresh groups of processes, 30 steps in each
-    python -m docs.evidence.counters --table         what they counted
-    python -m docs.evidence.counters --faults        faults planted one at a time, each beside the right trainer
+    python -m docs.evidence.counters                 # 30 steps in each of 30 fresh groups of processes
+    python -m docs.evidence.counters --table         # what the groups counted
+    python -m docs.evidence.counters --faults        # faults planted one at a time, each beside the right trainer
 
-Counts do not depend on time, so other processes may use the machine. `counters.jsonl` grows by a line a group; a
-stopped script goes on where the log ends. LeNet on two CPU devices, as the gate counts it.
+Counts do not depend on time, so other processes may use the machine.
 """
 
 from __future__ import annotations
 
-import argparse
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from docs.evidence import planted_counts
-from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
+from docs.evidence.log import ROOT, Line, command_line, fill, interruptible, markdown, read_log
 from suite.plan import cells
 from suite.plan.cells import Cell
 from suite.plan.workloads import BUILT_IN, Workload
@@ -27,8 +25,8 @@ from suite.processes.pool import Pool
 from suite.records import counters
 from suite.records.counters import EXCHANGES, OTHERS, Counters
 from suite.run.preparing import job_of
+from tests.support import planted_counts
 
-LOG = Path(__file__).with_name("counters.jsonl")
 COMPILED = "ddp, compiled"
 TRAINERS = ("ddp", "scratch", COMPILED)
 PLANTED = f"{planted_counts.__file__}:"
@@ -78,69 +76,60 @@ def count(group: Group, told: Job, steps: int) -> Counters:
     return counters.merged(answers)
 
 
-def repeat(processes: int, steps: int, log: Path, state: Line) -> None:
-    """Count in fresh groups until the log has this many of each trainer."""
-    with workers() as (pool, workload, dataset):
-        for number in range(processes):
-            for trainer in TRAINERS:
-                done = sum(1 for line in read_log(log) if line["trainer"] == trainer)
-                if done > number:
-                    continue
-                compiled = trainer == COMPILED
-                told = job("ddp" if compiled else trainer, workload.model_copy(update={"compile": compiled}), dataset)
-                counted = count(start(pool, f"{TRAINERS.index(trainer)}-{number}", told), told, steps)
-                append(log, {"trainer": trainer, **state, "counters": counted.model_dump(mode="json")})
-                print(f"{trainer}: {number + 1} of {processes}", flush=True)
-
-
-def table(lines: Iterable[Line]) -> Iterator[str]:
-    """Yield the lines of a table: per trainer and counter, what the groups counted, and how many differ."""
+def table(lines: Iterable[Line]) -> str:
+    """Return the log as Markdown: of each trainer and counter, what its groups counted, and how many differ."""
     by_trainer: dict[str, list[Counters]] = {}
     for line in lines:
-        by_trainer.setdefault(line["trainer"], []).append(Counters.model_validate(line["counters"]))
-    yield "| trainer | fresh groups | steps in each | counter | a step | groups that differ from the first |"
-    yield "|---|---|---|---|---|---|"
-    for trainer, groups in by_trainer.items():
-        first, steps = groups[0], min(group.steps for group in groups)
-        for what in (*EXCHANGES, *OTHERS):
-            if first.of(what):
-                unlike = sum(group.of(what) != first.of(what) for group in groups)
-                yield f"| {trainer} | {len(groups)} | {steps} | {what} | {counters.shown(first.of(what))} | {unlike} |"
+        by_trainer.setdefault(line["kind"], []).append(Counters.model_validate(line["counters"]))
+    rows = [
+        (trainer, len(groups), min(group.steps for group in groups), what, counters.shown(first), unlike)
+        for trainer, groups in by_trainer.items()
+        for what in (*EXCHANGES, *OTHERS)
+        if (first := groups[0].of(what))
+        for unlike in [sum(group.of(what) != first for group in groups)]
+    ]
+    head = ["trainer", "fresh groups", "steps in each", "counter", "a step", "groups that differ from the first"]
+    return markdown(head, rows)
 
 
-def faults() -> Iterator[str]:
-    """Yield the lines of a table: what each planted fault changes in a step."""
-    yield "| planted | what the counters say |"
-    yield "|---|---|"
+def faults() -> str:
+    """Return as Markdown what each planted fault changes in a step."""
+    rows: list[tuple[str, str]] = []
     with workers() as (pool, workload, dataset):
         made: dict[str, Counters] = {}
         for what, wrong, right in FAULTS:
-            for trainer in (wrong, right):
-                if trainer not in made:
-                    told = job(trainer, workload, dataset)
-                    made[trainer] = count(start(pool, trainer, told), told, 3)
-            said = "; ".join(change.said for change in counters.changes(made[wrong], made[right]))
-            yield f"| {what} | {said} |"
+            for trainer in {wrong, right} - made.keys():
+                told = job(trainer, workload, dataset)
+                made[trainer] = count(start(pool, trainer, told), told, 3)
+            rows.append((what, "; ".join(change.said for change in counters.changes(made[wrong], made[right]))))
+    return markdown(["planted", "what the counters say"], rows)
 
 
 def main() -> None:
-    """Read the command line, and count or print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, default=30)
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--log", type=Path, default=LOG)
-    parser.add_argument("--table", action="store_true")
-    parser.add_argument("--faults", action="store_true")
+    """Count, or print the table of the log or of the faults."""
+    parser = command_line(__doc__, "counters")
+    parser.add_argument("--processes", type=int, default=30, help="groups of each trainer (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=30, help="counted in each group (default: %(default)s)")
+    parser.add_argument("--faults", action="store_true", help="print what each planted fault changes")
     asked = parser.parse_args()
-    if asked.faults:
-        for line in faults():
-            print(line, flush=True)
-        return
-    if not asked.table:
-        state = code_state()
-        check_same_code(read_log(asked.log), state)
-        repeat(asked.processes, asked.steps, asked.log, state)
-    print("\n".join(table(read_log(asked.log))))
+    with interruptible(parser):
+        if asked.faults:
+            print(faults())
+            return
+        if not asked.table:
+            with workers() as (pool, workload, dataset):
+
+                def one_group(trainer: str, _: Path) -> Line:
+                    begun, compiled = time.monotonic(), trainer == COMPILED
+                    told = job(
+                        "ddp" if compiled else trainer, workload.model_copy(update={"compile": compiled}), dataset
+                    )
+                    counted = count(start(pool, f"counted-{time.monotonic_ns()}", told), told, asked.steps)
+                    about = {"kind": trainer, "wall_s": round(time.monotonic() - begun, 1)}
+                    return {**about, "counters": counted.model_dump(mode="json")}
+
+                fill(asked, dict.fromkeys(TRAINERS, asked.processes), one_group)
+        print(table(read_log(asked.log)))
 
 
 if __name__ == "__main__":

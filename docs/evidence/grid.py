@@ -1,14 +1,14 @@
-"""The documents' eight runs on a CPU, each trained to its end, beside what the documents print.
+"""The documents' eight runs on a CPU, trained completely, next to what the documents print.
 
-    python -m docs.evidence.grid > docs/evidence/grid.md      # two minutes on two cores
+    python -m docs.evidence.grid      # two minutes on two cores
 
 Everything is smaller by a factor, so that the comparison can be made at all: scikit-learn's 1,437 digits instead of
 60,000 images, minibatches a sixteenth of the book's (90 or 45 steps an epoch; the book has 235 or 118), ResNets of an
 eighth of the book's channels. LeNet is the book's own, and so are learning rates, epochs, starts and the order of what
 changes from run to run. A device is one core. Every run begins with a fresh net from its seed.
 
-What carries over is the shape: whether two devices are faster, and what twice the batch does to accuracy. The seconds
-and the digits' accuracies are no more the book's than the machine is.
+Whether two devices are faster, and what twice the batch does to accuracy, can be compared with the book; seconds and
+accuracies cannot.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from docs.evidence.log import markdown
 from reference.book import BookRun, train
 from reference.models.resnet import gluon_resnet18, resnet18
 from suite.plan.workloads import BUILT_IN, Workload
@@ -74,24 +75,18 @@ def train_narrow(workload: Workload, world_size: int, seed: int, **more: object)
 
 def table(found: Sequence[tuple[Workload, int, BookRun]]) -> str:
     """The book's figures and ours, run by run, and what became of each epoch."""
-    lines = [
-        "| trainer, devices | the book's batch, rate | the book: sec/epoch | accuracy | ours: net | batch "
-        "| sec/epoch | accuracy |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    last, every = list[tuple[object, ...]](), list[tuple[str, str, str]]()
     for workload, world_size, run in found:
         book = workload.published[world_size]
         net = f"narrow {workload.model}" if workload.model in NARROW else "LeNet"
-        lines.append(
-            f"| {TRAINERS[workload.model]}, {world_size} | {workload.batch}, {workload.lr:g} | {book.sec_per_epoch:g} "
-            f"| {book.accuracy or '-'} | {net} | {workload.batch // SCALE} | {run.sec_per_epoch:.2f} "
-            f"| {run.accuracies[-1]:.3f} |"
-        )
-    lines += ["", "| run | accuracy after each epoch | seconds of each epoch |", "|---|---|---|"]
-    for workload, world_size, run in found:
+        row = (f"{TRAINERS[workload.model]}, {world_size}", f"{workload.batch}, {workload.lr:g}", book.sec_per_epoch)
+        ours = (net, workload.batch // SCALE, f"{run.sec_per_epoch:.2f}", f"{run.accuracies[-1]:.3f}")
+        last.append((*row, book.accuracy or "-", *ours))
         curve, seconds = (" ".join(f"{value:.2f}" for value in values) for values in (run.accuracies, run.epoch_s))
-        lines.append(f"| {workload.name}, {world_size} | {curve} | {seconds} |")
-    return "\n".join(lines)
+        every.append((f"{workload.name}, {world_size}", curve, seconds))
+    head = ("trainer, devices", "the book's batch, rate", "the book: sec/epoch", "accuracy", "ours: net", "batch")
+    epochs = ("run", "accuracy after each epoch", "seconds of each epoch")
+    return markdown((*head, "sec/epoch", "accuracy"), last) + "\n\n" + markdown(epochs, every)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -106,9 +101,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         devices = [torch.device("cpu")] * world_size
         found.append((workload, world_size, train_narrow(workload, world_size, seed, devices=devices)))
     print(
-        f"# The documents' runs, on narrow nets and digits\n\n`python -m docs.evidence.grid`, seed {seed}: CPU devices "
-        f"of one core, batches a {SCALE}th of the book's, ResNets of {WIDTH} channels for its 64. The seconds after "
-        "the first epoch count.\n"
+        f"Seed {seed}: CPU devices of one core, batches a {SCALE}th of the book's, ResNets of {WIDTH} channels for its "
+        "64. The seconds after the first epoch count.\n"
     )
     print(table(found))
 

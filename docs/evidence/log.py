@@ -1,4 +1,4 @@
-"""Logs that grow by a line a run: a stopped script loses none, and unlike code is not mixed."""
+"""A log has a line of JSON for each run; an interrupted script loses none, and runs of different code stay apart."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from scipy.stats import binomtest
 
 from suite.base.git import git
 
 ROOT = Path(__file__).parents[2]
-CODE = ("suite", "reference")  # what decides an outcome; the rest of the repository may change between runs
+CODE = ("suite", "reference")  # decides an outcome; the rest of the repository may change between runs
 
 Line = dict[str, Any]
 
 
 def read_log(path: Path) -> list[Line]:
-    """The runs so far.
+    """Return the runs so far.
 
     Raises:
-        ValueError: a line is torn, as by a machine that went down; the message says which.
+        ValueError: a line is not JSON, as after a crash of the machine; the message has its number.
     """
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     found = []
@@ -41,7 +43,7 @@ def read_log(path: Path) -> list[Line]:
 
 
 def append(path: Path, line: Line) -> None:
-    """Add one run to the log, in one write, on the disk before it returns; a torn line before it stays alone."""
+    """Write one run to the disk before returning; an incomplete line before it stays a line of its own."""
     text = json.dumps(line) + "\n"
     with path.open("a+b") as file:
         if file.tell():
@@ -52,118 +54,100 @@ def append(path: Path, line: Line) -> None:
         os.fsync(file.fileno())
 
 
-def code_state(root: Path = ROOT) -> dict[str, Any]:
-    """The commit, the trees of the code that decides, and whether that code has uncommitted changes."""
+def code_state(root: Path = ROOT, folders: Sequence[str] = CODE) -> dict[str, Any]:
+    """Return the commit, the git trees of these folders, and whether they have uncommitted changes."""
     return {
         "commit": git(root, "rev-parse", "--short=12", "HEAD"),
-        "trees": [git(root, "rev-parse", "--short=12", f"HEAD:{folder}") for folder in CODE],
-        "dirty": bool(git(root, "status", "--porcelain", "--", *CODE)),
+        "trees": [git(root, "rev-parse", "--short=12", f"HEAD:{folder}") for folder in folders],
+        "dirty": bool(git(root, "status", "--porcelain", "--", *folders)),
     }
 
 
 def check_same_code(lines: Iterable[Line], state: Mapping[str, Any]) -> None:
-    """Refuse to put runs of different code, or with different calibrations, into one log.
+    """Refuse to put runs of different code into one log.
 
     Raises:
-        ValueError: uncommitted changes, or the log is of other code or leans on another calibration.
+        ValueError: there are uncommitted changes, or the log has runs of other code.
     """
     if state["dirty"]:
-        raise ValueError(
-            f"{' or '.join(CODE)} has uncommitted changes, so nobody could repeat the runs: commit, or --mixed"
-        )
+        raise ValueError("uncommitted changes: nobody could repeat the runs; commit, or --mixed")
     if others := sorted({line["commit"] for line in lines if line["trees"] != state["trees"] or line["dirty"]}):
         raise ValueError(f"the log has runs of other code (commit {', '.join(others)}): name another --log, or --mixed")
-    if others := sorted({str(line.get("calibration")) for line in lines} - {str(state.get("calibration"))}):
-        raise ValueError(
-            f"the log's runs lean on calibration {', '.join(others)}, these on {state.get('calibration')}: "
-            "name another --log, or --mixed"
-        )
 
 
 def missing(lines: Iterable[Line], wanted: Mapping[str, int], field: str = "kind") -> list[str]:
-    """Return the kinds of the runs that are still to be made, an entry for each; an ERROR counts as made."""
+    """Return the kind of every run that the log lacks; an ERROR counts as a run."""
     done = Counter(line[field] for line in lines)
     return [kind for kind, number in wanted.items() for _ in range(number - done[kind])]
 
 
+def rate(count: int, trials: int, digits: int = 1) -> str:
+    """Return a share in percent, with so many digits after the point, and its exact (Clopper-Pearson) 95 % interval."""
+    if not trials:
+        return "-"
+    interval = binomtest(count, trials).proportion_ci(0.95, "exact")
+    return "{:.{digits}%} [{:.{digits}%}, {:.{digits}%}]".format(count / trials, *interval, digits=digits)
+
+
+def markdown(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table in Markdown."""
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in (head, ["---"] * len(head), *rows))
+
+
 @contextlib.contextmanager
 def interruptible(parser: argparse.ArgumentParser) -> Iterator[None]:
-    """End a script that fills a log in words: by Ctrl-C or SIGTERM, and by ValueError as a wrong use."""
-    let_signals_interrupt()
+    """End a script with a message: after Ctrl-C or SIGTERM, and with status 2 after a ValueError.
+
+    A shell starts background processes with SIGINT ignored; here it interrupts them too.
+    """
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
-        sys.exit("interrupted: what is in progress is not kept")
+        sys.exit("interrupted: the run in progress is not kept")
     except ValueError as error:
         parser.error(str(error))
 
 
-def let_signals_interrupt() -> None:
-    """Let SIGTERM interrupt this process, as Ctrl-C does, which a shell's background processes ignore otherwise."""
-    for ending in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ending, signal.default_int_handler)
-
-
-def command_line(description: str, log: Path, each: int) -> argparse.ArgumentParser:
-    """Return the options of a script that fills a log; from now on SIGTERM interrupts it, as Ctrl-C does.
-
-    Args:
-        description: of the script.
-        log: by default.
-        each: how many runs of each kind are wanted by default.
-    """
-    let_signals_interrupt()
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument(
-        "--each", type=int, default=each, help="runs of each kind that are wanted (default: %(default)s)"
-    )
+def command_line(description: str | None, name: str) -> argparse.ArgumentParser:
+    """Return a parser with the options that all scripts with a log share; `name` is that of the log."""
+    log = Path(__file__).with_name(f"{name}.jsonl")
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--minutes", type=float, default=60.0, help="start no run after this long (default: %(default)s)"
     )
-    parser.add_argument("--log", type=Path, default=log, help=f"default: {log.name} beside this script")
+    parser.add_argument("--log", type=Path, default=log, help=f"default: {os.path.relpath(log, ROOT)}")
     parser.add_argument("--mixed", action="store_true", help="keep runs of different or uncommitted code in one log")
     parser.add_argument("--table", action="store_true", help="print the log as Markdown, and run nothing")
     return parser
 
 
 def fill(
-    path: Path,
-    wanted: Mapping[str, int],
-    one_run: Callable[[str, Path], Line],
-    *,
-    minutes: float,
-    mixed: bool,
-    field: str = "kind",
-    about: Line | None = None,
+    options: argparse.Namespace, wanted: Mapping[str, int], one_run: Callable[[str, Path], Line], field: str = "kind"
 ) -> None:
-    """Make what a log lacks, drawn in a random order, until the time is up; Ctrl-C drops the run in progress.
+    """Make the runs that the log lacks in random order, until the time is up.
 
-    The code may change meanwhile: it is looked at before every run.
+    The code may change meanwhile: it is checked before every run.
 
     Args:
-        path: of the log.
+        options: of `command_line`.
         wanted: how many runs of each kind.
-        one_run: makes a run of a kind in an empty folder, and returns its line without what is known of the code.
-        minutes: no run is started after this long.
-        mixed: keep runs of different or uncommitted code in one log.
+        one_run: makes a run of a kind in an empty folder, and returns its line without the state of the code.
         field: of a line, its kind.
-        about: what every line has besides.
 
     Raises:
         ValueError: as `check_same_code`, and `read_log`.
     """
-    lines, end = read_log(path), time.monotonic() + 60 * minutes
+    lines, end = read_log(options.log), time.monotonic() + 60 * options.minutes
     while (left := missing(lines, wanted, field)) and time.monotonic() < end:
-        state = {**code_state(), **(about or {})}
-        if not mixed:
+        state = code_state()
+        if not options.mixed:
             check_same_code(lines, state)
         name = random.SystemRandom().choice(left)
         with tempfile.TemporaryDirectory(prefix="evidence-") as folder:
-            try:
-                line = {**one_run(name, Path(folder)), **state}
-            except KeyboardInterrupt:
-                sys.exit(f"interrupted: the run in progress is not kept, {len(lines)} are")
-        append(path, line)
+            line = {**one_run(name, Path(folder)), **state}
+        append(options.log, line)
         lines.append(line)
         shown = line.get("outcome") or line.get("sentence", "")
         print(f"{name}: {shown} ({line['wall_s']} s); {len(left) - 1} runs are missing", flush=True)

@@ -1,12 +1,12 @@
-"""Checks eight public training scripts as they are; prints the table of docs/scripts.md.
+"""Check eight public training scripts as they are.
 
     python -m docs.evidence.public_scripts FOLDER
 
 `FOLDER` has clones of the five repositories under their own names: examples (pytorch), nanoGPT, minimind,
-pytorch-lightning, accelerate. Data is made there, so that nothing is downloaded: random tokens, texts of random words,
-random digits, and for accelerate a small BERT, data and a metric in folders that are named as on the hub.
+pytorch-lightning, accelerate. Their data is written there and nothing is downloaded: random tokens, texts of random
+words, random digits, and for accelerate a small BERT, data and a metric in folders that are named as on the hub.
 
-The environment has the suite installed, not as an editable clone, whose own tests have deadlines; and torchmetrics,
+Install the suite in the environment, not as an editable clone, whose own tests have deadlines; and torchmetrics,
 lightning, transformers, datasets, evaluate, accelerate, hydra-core, boto3.
 """
 

@@ -1,10 +1,11 @@
 """What the suite itself costs as ranks or cells grow: the controller's CPU, memory and descriptors, and the record.
 
-    python -m docs.evidence.scale > docs/evidence/scale.md
+    python -m docs.evidence.scale                                             # about fifteen minutes
+    python -m docs.evidence.scale --budget 40 --ranks 2 4 8 16 32 64 128
 
-The trainer does next to nothing, so that what grows is the suite's. One series has one cell on 2, 4, 8, ... CPU
+The trainer does next to nothing, so the suite's own cost is what grows. One series has one cell on 2, 4, 8, ... CPU
 workers, the other more and more cells on one. Each exponent is the slope of a straight line through the logarithms of
-a column. About fifteen minutes.
+a column.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from docs.evidence.log import ROOT
-from docs.evidence.slower_machine import newest
+from docs.evidence.log import ROOT, markdown
+from suite.records.files import read_model
+from suite.records.record import Record
 
 TRAINER = """\
 import torch
@@ -101,7 +103,8 @@ def measured(project: Path, *options: str) -> Cost:
     with watched(subprocess.Popen(gate, cwd=project, stdout=sys.stderr)) as seen:
         pass
     wall_s = time.monotonic() - begun
-    record = newest(project)
+    newest = max(project.glob("reports/*/runs/*/record.json"), key=lambda path: path.stat().st_mtime_ns)
+    record = read_model(newest, Record)
     sessions = max(1, len(record.sessions))
     return Cost(
         sessions=len(record.sessions),
@@ -136,18 +139,15 @@ def watched(process: subprocess.Popen[bytes]) -> Iterator[list[tuple[float, int,
 
 def table(name: str, sizes: Sequence[int], costs: Sequence[Cost]) -> str:
     """Return the rows of a series, and under them each column's exponent."""
-    head = (
-        f"| {name} | sessions | outcomes | run s | session s | controller CPU s/session | controller MiB | descriptors "
-    )
-    head += "| processes | record kB/session |\n" + "|---" * 10 + "|"
-    rows = [head]
+    head = [name, "sessions", "outcomes", "run s", "session s", "controller CPU s/session", "controller MiB"]
+    rows = list[list[object]]()
     for size, cost in zip(sizes, costs, strict=True):
         first, outcome, *figures = astuple(cost)
-        rows.append(f"| {size} | {first} | {outcome} | {' | '.join(f'{figure:.4g}' for figure in figures)} |")
+        rows.append([size, first, outcome, *(f"{figure:.4g}" for figure in figures)])
     columns = np.array([astuple(cost)[2:] for cost in costs], dtype=float)
     slopes = np.polyfit(np.log(sizes), np.log(columns), 1)[0]
-    rows.append(f"| exponent | | | {' | '.join(f'{slope:.2f}' for slope in slopes)} |")
-    return "\n".join(rows)
+    rows.append(["exponent", "", "", *(f"{slope:.2f}" for slope in slopes)])
+    return markdown([*head, "descriptors", "processes", "record kB/session"], rows)
 
 
 def main() -> None:

@@ -1,16 +1,15 @@
-"""What does it cost a training script that it is timed?
+"""How much longer does a training script's step take while it is timed?
 
     python -m docs.evidence.script_cost                     # a step of about 10 ms
     python -m docs.evidence.script_cost --compile
-    python -m docs.evidence.script_cost --within            # in one process, with and without what counts updates
+    python -m docs.evidence.script_cost --within            # in one process, with and without the counter of updates
 
-runs one script by itself and under the suite, in fresh processes that take turns, and prints by how much longer a step
-takes under the suite: by the script's own clock, the median of its last steps in each process, and the mean ratio of
-neighbouring runs with a 95 % interval. A compiled net's frames are counted after the warm-up and at the end. Processes
-differ by more than the suite costs, so `--within` lets one process take turns: windows of ten steps in which updates
-are counted as in a timed window, and windows in which nobody counts. Each of the first is compared with the two around
-it, so that a drift cancels, and the mean is without the lowest and the highest quarter, because a busy machine makes
-single windows longer. Do not use the machine for anything else.
+The script runs by itself and under the suite, in fresh processes that take turns. Its own clock gives the median of its
+last steps in each process; the table has the mean ratio of neighbouring runs with a 95 % interval. The frames of a
+compiled net are counted after the warm-up and at the end. Processes differ by more than the suite costs, so `--within`
+takes turns in one process: windows of ten steps in which updates are counted as in a timed window, and windows without.
+Each of the first is compared with the two around it, so that a drift cancels. The mean leaves out the lowest and the
+highest quarter, because a busy machine makes single windows longer.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from docs.evidence.log import ROOT
+from docs.evidence.log import ROOT, markdown
 from suite.processes.answers import SetUp, Timed
 from suite.processes.jobs import Job, ModelSpec, Prepared, ScriptRun
 from suite.processes.loopback import listen
@@ -85,8 +84,7 @@ def by_itself(folder: Path, words: list[str]) -> None:
         "OMP_NUM_THREADS": 1,
     }
     with listen() as free:
-        torchrun |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free.getsockname()[1]}
-    torchrun["PYTHONPATH"] = ROOT
+        torchrun |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free.getsockname()[1], "PYTHONPATH": ROOT}
     environment = os.environ | {name: str(value) for name, value in torchrun.items()}
     subprocess.run([sys.executable, *words], cwd=folder, env=environment, check=True, timeout=TIMEOUT_S)
 
@@ -126,25 +124,21 @@ def within() -> str:
     half = t_quantile(df, 0.975) * math.sqrt(4 / 3 * variance)  # neighbours share a window: 2 / N of its, not 1.5 / N
     alone_ms = 1e3 * statistics.median(step_s[1::2])
     return (
-        f"a step of {alone_ms:.1f} ms takes {_shown(Interval(middle, middle - half, middle + half))} longer while its "
+        f"a step of {alone_ms:.1f} ms takes {longer(Interval(middle, middle - half, middle + half))} longer while its "
         f"updates are counted, by {len(ratios)} windows and those around them"
     )
 
 
-def longer(ratios: list[float]) -> str:
-    """Return the mean of logarithms of ratios as a share, with its 95 % interval."""
-    return _shown(from_values(ratios))
-
-
-def _shown(mean: Interval) -> str:
+def longer(mean: Interval) -> str:
+    """Return a mean of logarithms of ratios as a share, with its 95 % interval."""
     shown = [f"{math.expm1(value):+.2%}" for value in (mean.estimate, mean.low, mean.high) if value is not None]
     return f"{shown[0]} [{', '.join(shown[1:])}]"
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="What it costs a script to be timed.")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15, help="pairs of processes (default: %(default)s)")
     parser.add_argument("--compile", action="store_true", help="of a compiled net")
     parser.add_argument("--within", action="store_true", help="in one process")
     options = parser.parse_args()
@@ -168,10 +162,9 @@ def main() -> None:
                     frames.add(tuple(counted))
                 ratios.append(math.log(step_s[True] / step_s[False]))
                 own_ms.append(1e3 * step_s[False])
-    print("| step by itself, ms | longer under the suite | rounds | frames compiled, warm and at the end |")
-    print("|---|---|---|---|")
     counted = ", ".join(f"{warm} and {end}" for warm, end in sorted(frames))
-    print(f"| {statistics.median(own_ms):.1f} | {longer(ratios)} | {len(ratios)} | {counted} |")
+    head = ("step by itself, ms", "longer under the suite", "rounds", "frames compiled, warm and at the end")
+    print(markdown(head, [(f"{statistics.median(own_ms):.1f}", longer(from_values(ratios)), len(ratios), counted)]))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What the documents ask of two devices, measured: three tables.
 
-    python -m docs.evidence.two_devices > docs/evidence/two_devices.md      # all, five minutes on two idle cores
-    python -m docs.evidence.two_devices ratio                               # or one of ratio, memory, unequal
+    python -m docs.evidence.two_devices            # all, five minutes on two idle cores
+    python -m docs.evidence.two_devices ratio      # or one of ratio, memory, unequal
 
 ratio: seconds of computation and of exchange in a step of DistributedDataParallel, LeNet and ResNet-18 at the same
 batches. memory: peak bytes of a rank during a step, for one device, DistributedDataParallel and FSDP2. unequal: devices
@@ -34,6 +34,7 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from docs.evidence.log import markdown
 from reference.load import load_named
 from reference.models.init import build
 from reference.trainers import TRAINERS
@@ -74,12 +75,12 @@ def ratio(device: torch.device) -> None:
             )
             speedup = location(one_s) / location(step_s)
             shares = f"{share:.1%} [{least:.1%}, {most:.1%}]"
-            rows.append(f"| {model} | {batch} | {computation_s * 1e3:.1f} | {exchange} | {shares} | {speedup:.2f} |")
+            rows.append((model, batch, f"{computation_s * 1e3:.1f}", exchange, shares, f"{speedup:.2f}"))
             filled = round(share * BAR)
             bars.append(f"    {model:<8} {batch:>4}  {'█' * (BAR - filled)}{'░' * filled}  {share:.1%}")
     if dist.get_rank() == 0:
-        print("| net | batch | computation, ms | exchange, ms | exchange's share | one device's time / two's |")
-        print("|---|---|---|---|---|---|", *rows, "", "A step: █ computation, ░ exchange.", "", *bars, sep="\n")
+        head = ("net", "batch", "computation, ms", "exchange, ms", "exchange's share", "one device's time / two's")
+        print(markdown(head, rows), "", "A step: █ computation, ░ exchange.", "", *bars, sep="\n")
 
 
 def _times(model: str, batch: int, device: torch.device) -> tuple[list[float], list[float], list[float]]:
@@ -139,13 +140,10 @@ def memory(device: torch.device) -> None:
             peak = peak_bytes(make, step, device)
         peaks: list[Any] = [None] * k
         dist.all_gather_object(peaks, peak)
-        rows.append(f"| {name} | {devices} | {mine} | {max(peaks) / 1e6:.1f} | {max(peaks) / parameters:.2f} |")
+        rows.append((name, devices, mine, f"{max(peaks) / 1e6:.1f}", f"{max(peaks) / parameters:.2f}"))
     if rank == 0:
         print(f"ResNet-18, parameters {parameters / 1e6:.1f} MB, as much for their gradients.\n")
-        print(
-            "| trainer | devices | samples on each | peak, MB | peak / parameters |", "|---|---|---|---|---|", sep="\n"
-        )
-        print(*rows, sep="\n")
+        print(markdown(("trainer", "devices", "samples on each", "peak, MB", "peak / parameters"), rows))
 
 
 def peak_bytes(make: Callable[[], Any], step: Callable[[Any], Any], device: torch.device) -> int:
@@ -191,20 +189,16 @@ def unequal() -> None:
     """Print the table: LeNet on a fast device alone, on two by equal shares, and by shares that follow the speed."""
     cuda = torch.cuda.is_available()
     devices = [torch.device("cuda:0"), torch.device("cpu")] if cuda else [torch.device("cpu")] * 2
-    print(
-        f"LeNet, batch {UNEQUAL_BATCH}, on {devices[0]} and {devices[1]}.\n\n| neighbours on the second device | its "
-        "speed / the first's, measured | the first alone, ms | equal shares, ms | shares by weight, ms | by weight / "
-        "alone |\n|---|---|---|---|---|---|"
-    )
+    rows = []
     for neighbours in (0,) if cuda else NEIGHBOURS:
         core = quiet.available_cores()[1 % len(quiet.available_cores())]
         with busy(core, neighbours):
             first, second, (alone, equal, weighted) = shares_by_weight(devices)
-        print(
-            f"| {neighbours} | {second / first:.2f} | {alone * 1e3:.1f} | {equal * 1e3:.1f} | {weighted * 1e3:.1f} "
-            f"| {weighted / alone:.2f} |",
-            flush=True,
-        )
+        taken_ms = (f"{seconds * 1e3:.1f}" for seconds in (alone, equal, weighted))
+        rows.append((neighbours, f"{second / first:.2f}", *taken_ms, f"{weighted / alone:.2f}"))
+    print(f"LeNet, batch {UNEQUAL_BATCH}, on {devices[0]} and {devices[1]}.\n")
+    head = ("neighbours on the second device", "its speed / the first's, measured", "the first alone, ms")
+    print(markdown((*head, "equal shares, ms", "shares by weight, ms", "by weight / alone"), rows))
 
 
 def shares_by_weight(devices: Sequence[torch.device], rounds: int = 20) -> tuple[float, float, tuple[float, ...]]:
@@ -268,17 +262,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name in tables:
         print(f"## {TITLES[name]}\n", flush=True)
         if name in ON_RANKS:
-            launcher = (
-                sys.executable,
-                "-m",
-                "torch.distributed.run",
-                "--standalone",
-                "--nproc-per-node",
-                str(RANKS[name]),
-                "-m",
-            )
-            environment = quiet.environment(os.environ, "cpu")
-            subprocess.run([*launcher, "docs.evidence.two_devices", name], check=True, env=environment)
+            command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS[name]}"]
+            command += ["-m", "docs.evidence.two_devices", name]
+            subprocess.run(command, check=True, env=quiet.environment(os.environ, "cpu"))
         else:
             unequal()
         print(flush=True)

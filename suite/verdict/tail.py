@@ -12,8 +12,8 @@ faster look the same. The session is the unit: what one set of processes adds to
 The tail is judged like a slowdown (`spread.estimate`), in one look at the end, where its error from the windows alone
 (its influence function) predicts the spread between sessions.
 
-Not covered: modes that a process keeps for a whole session, which move its middle. docs/evidence/verdict.md has what is
-found.
+Not covered: modes that a process keeps for a whole session, which move its middle. `python -m docs.evidence.tails` at
+EVIDENCE shows how often a tail is named.
 """
 
 from __future__ import annotations

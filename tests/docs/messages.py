@@ -1,9 +1,10 @@
-"""Lists the error messages in the code, and what each says to do: `python -m tests.docs.messages` writes the page.
+"""List the error messages in the code, and what each says to do.
+
+    python -m tests.docs.messages > docs/messages.md
 
 A message is the text that an exception is made with, or that one of `WRITERS` writes. It says first what is wrong, and
-then what to do: after the first semicolon, else after the last colon. The page shows both parts, in the words of the
-code, so that it needs no text of its own. `tests/docs/test_messages.py` refuses a message without the second part, a
-page that is not up to date, and a message that no test reads.
+then what to do: after the first semicolon, else after the last colon. The page shows both parts in the words of the
+code. `tests/docs/test_messages.py` refuses a message without the second part, and a message that no test reads.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from typing import NamedTuple
 
 from tests.support.project import REPOSITORY
 
-PAGE = REPOSITORY / "docs" / "messages.md"
 TOPS = ("suite", "reference")
 CONFLICT = "torch_scaling_suite.py"  # beside them
 HOLE = "…"  # what differs from case to case
@@ -55,13 +55,12 @@ RULE = ("expected", "valid values are", "check", "lower lr", "repair")
 HEAD = """\
 # Messages
 
-Every error message in the code that can be looked up by its words, what is wrong and what to do. `…` stands for what
+Every error message in the code that can be looked up by its words: what is wrong, and what to do. `…` stands for what
 differs from case to case: a name, a value, or the text of git or of an exception. Where a message ends with `…`,
-another message follows, which has the remedy. `python -m tests.docs.messages` writes this page from the code.
-[Reliability](reliability.md) says what happens after a failure, and with which exit status.
+another message follows, which has the remedy. [Reliability](reliability.md) says what happens after a failure, and with
+which exit status.
 
-The suite checks its own work, too. A message about something that you did not write, name or set is a defect of the
-suite: please report it.
+A message about something that you did not write, name or set is a defect of the suite: please report it.
 """
 
 Known = Mapping[str, ast.expr]
@@ -194,4 +193,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(messages(REPOSITORY)), encoding="utf-8")
+    print(page(messages(REPOSITORY)), end="")

@@ -1,32 +1,22 @@
-"""The scripts of docs/evidence that measure: what they keep, refuse and show."""
+"""The log of the scripts of docs/evidence, and real runs: what they keep, refuse and show."""
 
 from __future__ import annotations
 
 import importlib
-import math
-import random
 import runpy
 import sys
-from collections.abc import Iterator
+import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from docs.evidence import disturbance, log, planted_cell, quiet_room, rounds, runs
+from docs.evidence import log, runs
+from reference.load import load_object
 from reference.trainers import TRAINERS
-from suite.base import sides
-from suite.plan import cells
-from suite.plan.cells import Cell
-from suite.plan.workloads import BUILT_IN
-from suite.processes.jobs import Place, Prepared
-from suite.processes.pool import Pool
 from suite.properties import contract
 from suite.records.record import Record
-from suite.room import quiet
-from suite.run import preparing
-from tests.support.recordings import run_record
+from tests.support import records
 from tests.support.repositories import Repository
 
 FOLDER = Path(runs.__file__).parent
@@ -39,15 +29,31 @@ def test_every_script_still_fits_the_suite(script: str) -> None:
 
 
 def line(kind: str, outcome: str, wall_s: float, **changes: Any) -> log.Line:
-    return {
-        "kind": kind,
-        "outcome": outcome,
-        "wall_s": wall_s,
-        "commit": "c1",
-        "trees": ["a", "b"],
-        "dirty": False,
-        **changes,
-    }
+    code = {"commit": "c1", "trees": ["a", "b"], "dirty": False}
+    about = {"cells": {"a": [outcome, None, ""]}, "neighbour": False, "window_sd": None}
+    return {"kind": kind, "outcome": outcome, "wall_s": wall_s, **code, **about, **changes}
+
+
+def run_record() -> Record:
+    """Return a record of one cell beside its base, whose blocks visit candidate, base, base, candidate."""
+    arm = {"workload": "lenet", "mode": "strong", "world_size": 2, "global_batch": 256, "lr": 0.1}
+    arm |= {"processes": "per-device", "steps_per_window": 2}
+    arms = [{**arm, "id": side, "side": side, "trainer": "ddp"} for side in ("candidate", "base")]
+    order = [("candidate", 0), ("base", 0), ("base", 0), ("candidate", 0), ("base", 1), ("candidate", 1)]
+    windows = [
+        {"arm": side, "block": block, "duration_ns": [1_000, 60_000_400 + 2_000_000 * number]}
+        for number, (side, block) in enumerate(order)
+    ]
+    about = {"number": 0, "started_utc": "2026-01-01T00:00:00+00:00", "wall_s": 12.0, "left_out": [1]}
+    ratio = {"estimate": 1.1, "low": 1.05, "high": 1.15}
+    cell = records.cell(id="ddp-lenet-strong-2", world_size=2, outcome="FAIL", reason="slower", slowdown=ratio)
+    return records.make(arms=arms, cells=[cell], sessions=[{**about, "windows": windows}], accuracies=[])
+
+
+def test_a_rate_has_its_exact_interval() -> None:
+    """0 of 30 bound a rate at 1 - 0.025 ** (1 / 30) = 11.6 %."""
+    assert log.rate(0, 30) == "0.0% [0.0%, 11.6%]"
+    assert log.rate(0, 0) == "-"
 
 
 class TestLog:
@@ -71,8 +77,6 @@ class TestLog:
         for other in ({"trees": ["a", "x"]}, {"dirty": True}):
             with pytest.raises(ValueError, match=r"runs of other code \(commit c1\): name another --log"):
                 log.check_same_code([line("10", "FAIL", 1.0, **other)], here)
-        with pytest.raises(ValueError, match="lean on calibration a-run, these on None: name another --log"):
-            log.check_same_code([line("10", "FAIL", 1.0, calibration="a-run")], here)
 
     def test_the_state_of_the_code_is_that_of_its_folders(self, tmp_path: Path) -> None:
         repository = Repository(tmp_path / "project")
@@ -101,27 +105,19 @@ class TestRuns:
             with pytest.raises(ValueError, match="KIND one of unchanged, checkout, matrix, matrix-10,"):
                 runs.parse_wanted(wrong)
 
-    def test_a_run_is_kept_small_and_whole(self) -> None:
-        record = run_record()
-        kept = runs.line_of(record, "10")
-        assert (kept["outcome"], kept["planted"], kept["wall_s"]) == ("FAIL", 0.10, 100.0)
-        assert (kept["ratio"], kept["sessions"], kept["reason"]) == ([1.1, 1.05, 1.15], 1, "slower")
-        assert kept["log_s_1e4"] == [[[-35066, -34112], [-34738, -34420]]]
-        assert (kept["timed_s"], kept["window_sd"]) == (0.4, 0.0624)
-        [cell] = record.cells
-        two = record.model_copy(update={"cells": (cell, cell.model_copy(update={"workload": "other"}))})
-        kept = runs.line_of(two, "matrix")
-        assert kept["cells"] == {cell.id: ["FAIL", [1.1, 1.05, 1.15]], two.cells[1].id: ["FAIL", [1.1, 1.05, 1.15]]}
-        assert kept["sessions_1e4"] == {cell.id: [-10], two.cells[1].id: []}
-
-    def test_what_counting_took_and_what_a_cell_warns_of_are_kept(self) -> None:
+    def test_a_run_is_kept_with_all_its_cells(self) -> None:
         record = run_record()
         [session], [cell] = record.sessions, record.cells
-        assert (runs.line_of(record, "10")["counting_s"], runs.line_of(record, "10")["cautions"]) == (0.0, {})
+        kept = runs.line_of(record, "10")
+        assert (kept["outcome"], kept["planted"], kept["wall_s"]) == ("FAIL", 0.10, 100.0)
+        assert (kept["session_s"], kept["window_sd"]) == ([12.0], 0.0624)
+        assert (kept["counting_s"], kept["cautions"]) == (0.0, {})
         counted = session.model_copy(update={"counting_s": 2.26})
-        warned = cell.model_copy(update={"cautions": ("slow",)})
-        kept = runs.line_of(record.model_copy(update={"sessions": (counted,), "cells": (warned,)}), "intermittent")
-        assert (kept["counting_s"], kept["cautions"]) == (2.3, {cell.id: ("slow",)})
+        other = cell.model_copy(update={"workload": "other", "cautions": ("slow",)})
+        two = record.model_copy(update={"cells": (cell, other), "sessions": (counted,)})
+        kept = runs.line_of(two, "matrix")
+        assert kept["cells"] == {each.id: ["FAIL", [1.1, 1.05, 1.15], "slower"] for each in two.cells}
+        assert (kept["counting_s"], kept["cautions"]) == (2.3, {other.id: ("slow",)})
 
     def test_the_table_counts_outcomes_and_times(self) -> None:
         kept = [
@@ -131,9 +127,8 @@ class TestRuns:
         ]
         kept += [line("10", "FAIL", 50.0), line("10", "FAIL", 70.0), line("10", "ERROR", 10.0)]
         rows = runs.table(kept).splitlines()
-        assert rows[2] == "| unchanged | 3 | 1 | 1 | 1 | 0 | 66.7% [9.4%, 99.2%] | 67% | 50 | 130 | - | - | - | - | - |"
-        slower = "| 10 % slower | 3 | 2 | 0 | 0 | 1 | 66.7% [9.4%, 99.2%] | 67% | 50 | 70 | - | - | 1 | 2 | 2 |"
-        assert rows[3] == slower
+        assert rows[2] == "| unchanged | 3 | 1 | 1 | 1 | 0 | 66.7% [9.4%, 99.2%] | 67% | 50 | 130 | - |"
+        assert rows[3] == "| 10 % slower | 3 | 2 | 0 | 0 | 1 | 66.7% [9.4%, 99.2%] | 67% | 50 | 70 | - |"
         assert len({row.count("|") for row in rows}) == 1
 
     def test_runs_within_a_budget_of_their_own_say_it(self) -> None:
@@ -150,10 +145,9 @@ class TestRuns:
 
     def test_runs_of_many_cells_and_those_with_a_neighbour_have_their_own_rows(self) -> None:
         cells = {"a": ["PASS", None], "b": ["PASS", None], "c": ["FAIL", None], "d": ["INCONCLUSIVE", None]}
-        noise = {"timed_s": 24.2, "window_sd": 0.0512}
-        kept = [line("matrix", "FAIL", 50.0, cells=cells, neighbour=busy, **noise) for busy in (True, False)]
+        kept = [line("matrix", "FAIL", 50.0, cells=cells, neighbour=busy, window_sd=0.0512) for busy in (True, False)]
         rows = runs.table(kept).splitlines()
-        assert rows[2] == "| matrix | 1 | 1 | 0 | 0 | 0 | 0.0% [0.0%, 97.5%] | 75% | 50 | 50 | 24 | 5.1% | - | - | - |"
+        assert rows[2] == "| matrix | 1 | 1 | 0 | 0 | 0 | 0.0% [0.0%, 97.5%] | 75% | 50 | 50 | 5.1% |"
         assert rows[3].startswith("| matrix, with a neighbour | 1 | 1 |")
 
     def test_of_several_cells_only_the_slower_ones_may_fail(self) -> None:
@@ -161,7 +155,23 @@ class TestRuns:
         kept = [line("matrix-10", "FAIL", 50.0, cells=cells, slower=slower) for slower in (["a"], ["b"])]
         assert "| matrix, one cell 10 % slower | 2 | 2 | 0 | 0 | 0 | 50.0%" in runs.table(kept)
 
-    @pytest.mark.parametrize("ids", planted_cell.cells(), ids=lambda ids: ids[0])
+    def test_a_script_is_made_slower_in_its_step(self, tmp_path: Path) -> None:
+        script = tmp_path / "digits.py"
+        script.write_text((log.ROOT / runs.SCRIPT).read_text())
+        runs.plant_in_script(script, 0.1)
+        step = script.read_text().partition("begun = clock()")[2]
+        assert step.index(runs.FIRST) < step.index(runs.LAST) < step.index("until = clock() + 0.1 * (clock() - begun)")
+        compile(script.read_text(), script, "exec")
+
+    def test_the_net_of_the_script_is_a_workload_outside_of_the_clone(self, tmp_path: Path) -> None:
+        (tmp_path / "pyproject.toml").touch()
+        runs._add_workload(tmp_path, tmp_path / "digits_net.py")
+        settings = tomllib.loads((tmp_path / "pyproject.toml").read_text())["tool"]["scaling"]["workloads"]["net"]
+        (X, y), _ = load_object(settings["dataset"])()
+        assert load_object(settings["model"])()(X[:2]).shape == (2, 10)
+        assert (len(X), y.shape) == (1500, (1500,))
+
+    @pytest.mark.parametrize("ids", runs.plantable(), ids=lambda ids: ids[0])
     def test_a_cell_is_made_slower_and_no_other(
         self, ids: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -177,7 +187,7 @@ class TestRuns:
         file = (tmp_path / module.replace(".", "/")).with_suffix(".py")
         file.parent.mkdir(parents=True)
         file.write_text(f"class {name}:\n    def step(self, *_): return 'right'\n")
-        planted_cell.plant(tmp_path, ids, 0.1)
+        runs.plant_in_cell(tmp_path, ids, 0.1)
         made = runpy.run_path(str(file))[name]()
         of_mode = {"strong": ["slow", "slow", "right"], "weak": ["right", "right", "slow"]}[mode]
         assert [made.step(None, None, batch) for batch in (96, 256, 512)] == (["slow"] * 3 if size == "1" else of_mode)
@@ -217,110 +227,10 @@ class TestRuns:
         monkeypatch.setattr(
             sys, "argv", ["runs", "--log", str(path), "--records", str(kept), "--wanted", "unchanged=2,10=1"]
         )
-        with pytest.raises(SystemExit, match="the run in progress is not kept, 2 are"):
+        with pytest.raises(SystemExit, match="the run in progress is not kept"):
             runs.main()
         assert [entry["kind"] for entry in log.read_log(path)] == made
         assert sorted(path.name for path in kept.iterdir()) == [f"{n}-{name}.json" for n, name in enumerate(made, 1)]
         made.clear()
         runs.main()
         assert sorted(entry["kind"] for entry in log.read_log(path)) == ["10", "unchanged", "unchanged"]
-
-
-class TestDisturbance:
-    """Which of two times of a window count."""
-
-    @staticmethod
-    def record(disturbed_at_first: int) -> Record:
-        """Return three sessions of eight rounds whose last times are equal; a candidate's first ones are longer."""
-
-        def windows(session: int, place: int) -> Iterator[dict[str, Any]]:
-            for side, longer in (("candidate", 1 + session), ("base", 1)):
-                window = {"arm": side, "block": place // 2, "duration_ns": [1_000_000], "others_ns": [0]}
-                first = {"duration_ns": [longer * 1_000_000], "others_ns": [500_000]}
-                yield {**window, **({"first": first} if place < disturbed_at_first else {})}
-
-        [session] = run_record().model_dump(mode="json")["sessions"]
-        sessions = [
-            {**session, "number": number, "left_out": [], "windows": [w for n in range(8) for w in windows(number, n)]}
-            for number in range(3)
-        ]
-        return run_record(sessions=sessions)
-
-    @pytest.mark.parametrize(("disturbed", "middle", "faster"), [(4, "27.8%", "0.0%"), (8, "55.6%", "55.6%")])
-    def test_sessions_are_as_alike_as_the_windows_that_count(self, disturbed: int, middle: str, faster: str) -> None:
-        """Log ratios of 0, ln 2 and ln 3 where first times count, in half of the rounds or in all."""
-        said = disturbance.table([self.record(disturbed)])
-        assert said.startswith(f"1 runs; others disturbed {disturbed / 8:.0%} of the windows on several devices at")
-        assert f"| middle of all rounds, first times | - | {middle} |" in said
-        assert f"| faster halves, first times | - | {faster} |" in said
-        assert "| **faster halves, last times, as judged** | - | 0.0% |" in said
-        assert "| middle of all rounds, last times | - | 0.0% |" in said
-
-
-def test_sessions_that_differ_by_their_rounds_alone_scatter_with_the_root_of_their_number() -> None:
-    rng = random.Random(2)
-    kept = [
-        line(
-            "5",
-            "FAIL",
-            50.0,
-            planted=0.05,
-            log_ratios_1e4=[[488 + rng.gauss(0, 400) for _ in range(10)] for _ in range(4)],
-        )
-        for _ in range(100)
-    ]
-    kept.append(line("checkout", "PASS", 50.0, planted=0.0, neighbour=True, log_ratios_1e4=[[9000] * 10]))
-    count, single, *drawn = rounds.row(kept).strip("| ").split(" | ")
-    sds = [float(sd.rstrip("%")) for sd in drawn]
-    assert (count, float(single.rstrip("%"))) == ("400", pytest.approx(4.0, abs=0.1))
-    assert sds[0] / sds[2] == pytest.approx(math.sqrt(2), rel=0.1)
-    few, many = (rounds.found(rounds.sessions(kept), (8,) * sessions, 100) for sessions in (3, 6))
-    assert few == 0.0, "a FAIL takes four sessions"
-    assert many > 0.9
-
-
-class TestQuietRoom:
-    """One measure off at a time."""
-
-    def test_each_condition_takes_its_measures_away_and_gives_them_back(self) -> None:
-        arm = cells.arm("candidate", "ddp", Cell("ddp", "lenet", "strong", 2))
-
-        def seen() -> tuple[bool, bool, bool, bool]:
-            variables = quiet.environment({}, "cpu")
-            place = Place(processes="one", devices=("cpu", "cpu"), backend="gloo", pinned=((0,), (1,)))
-            told = {
-                "trainer": "ddp",
-                "seed": 1,
-                "dataset": Prepared(name="", folder="", train_samples=1, test_samples=1),
-            }
-            job = preparing.job_of(arm, BUILT_IN["lenet"], place, **told)
-            names = ("OMP_NUM_THREADS", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
-            threads, allocator, pages = (name in variables for name in names)
-            return bool(job.pinned), threads, allocator, pages, sides.Pool is Pool
-
-        expected = {
-            "quiet room": (True, True, True, True, True),
-            "not pinned": (False, True, True, True, True),
-            "two threads a rank": (True, False, True, True, True),
-            "allocator as it comes": (True, True, False, True, True),
-            "small pages": (True, True, True, False, True),
-            "all off": (False, False, False, False, True),
-            "executed": (True, True, True, True, False),
-        }
-        for condition, measures in quiet_room.CONDITIONS.items():
-            with quiet_room.without(measures):
-                assert seen() == expected[condition], condition
-            assert seen() == (True, True, True, True, True)
-
-    def test_a_run_under_other_conditions_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """If the suite took its cores from elsewhere, the run would be measured under a wrong name."""
-        observations = SimpleNamespace(jobs={"an arm": SimpleNamespace(pinned=())})
-        run = SimpleNamespace(observations=observations, record=run_record())
-        ended = SimpleNamespace(interrupted=False, status=0, run=run)
-        monkeypatch.setattr(quiet_room.gate, "run", lambda *_: ended)
-        assert quiet_room.measure("not pinned", 1, tmp_path) is run.record
-        with pytest.raises(RuntimeError, match="quiet room: workers were not pinned; `without` has lost its hold"):
-            quiet_room.measure("quiet room", 1, tmp_path)
-        observations.jobs["an arm"].pinned = ((0,),)
-        with pytest.raises(RuntimeError, match="all off: workers were pinned"):
-            quiet_room.measure("all off", 1, tmp_path)

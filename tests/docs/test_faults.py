@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from docs.evidence import faults
+from tests.support.faults import __main__ as faults
 from tests.support.faults import aftermath, catalogue
 from tests.support.faults.aftermath import Place, Ran
 from tests.support.faults.catalogue import FAULTS, Case
@@ -128,3 +128,15 @@ def test_earlier_files_are_compared_byte_by_byte(place: Place, name: str, what: 
     before, path = place.kept(), place.reports / "machine" / name
     path.unlink() if what == "is lost" else path.write_text("{ }")
     assert f"machine/{name} {what}" in problems(place, before)
+
+
+def test_the_table_counts_right_runs_by_fault_and_moment_and_the_last_run_of_a_number() -> None:
+    common = {"fault": LOST.fault.name, "moment": "block", "seed": 1, "status": 1, "wall_s": 9.0}
+    lines = [
+        {**common, "run": 0, "right": False},
+        {**common, "run": 0, "right": True},
+        {**common, "run": 1, "right": False},
+    ]
+    head, _, row, every = (line.strip("| ").split(" | ") for line in faults.table(lines).splitlines())
+    assert (row[0], row[head.index("right")], row[-2:]) == (LOST.fault.name, "1 of 2", ["1", "9"])
+    assert every[head.index("block")] == "1 of 2"

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from docs.evidence.causes import WORKLOADS
-from docs.evidence.planted_causes import VARIABLE
 from suite.plan import cells
+from tests.support.planted_causes import VARIABLE
 from tests.support.project import REPOSITORY, Project, needs_two_cores
 
 
@@ -25,7 +25,7 @@ def test_planted_causes_have_the_largest_bars_and_bars_sum_to_the_gap(
     (project.path / "pyproject.toml").write_text(WORKLOADS)
     planted = {"DelayedExchange": "exchange", "SlowRank": "imbalance", "LateDispatch": "overhead"}
     monkeypatch.setenv(VARIABLE, json.dumps(dict.fromkeys(planted.values(), delay_s)))
-    trainers = [f"--scaling-trainer=docs.evidence.planted_causes:{name}" for name in planted]
+    trainers = [f"--scaling-trainer=tests.support.planted_causes:{name}" for name in planted]
     result = project.pytest(
         "-m", "scaling", "-k", "test_scaling", "--scaling-devices", "cpu:2", "--scaling-world-sizes", "2",
         "--scaling-mode", "strong", "--scaling-workload", "images", "--scaling-budget", "60", *trainers,

@@ -33,7 +33,7 @@ def test_a_stray_item_fails_the_gate(project: Project) -> None:
 
 @pytest.mark.nightly
 def test_fresh_processes_count_the_same(tmp_path: Path) -> None:
-    """Two groups of ranks and two processes with replicas, each started by itself; docs/evidence has thirty."""
+    """Two groups of ranks and two processes with replicas, each started by itself."""
     (tmp_path / "data.py").write_text(DATA)
     tiny = Workload(name="tiny", model="toy", dataset=f"{tmp_path / 'data.py'}:blobs", batch=32)
     with evidence.workers(tiny) as (pool, workload, dataset):

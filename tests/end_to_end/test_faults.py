@@ -21,7 +21,7 @@ CASES = (
 @pytest.mark.nightly
 def test_runs_with_a_fault_end_as_they_must_and_the_next_run_works(tmp_path: Path) -> None:
     only = [argument for case in CASES for argument in ("--only", case)]
-    command = [sys.executable, "-m", "docs.evidence.faults", "--mixed", "--log", str(tmp_path / "log"), *only]
+    command = [sys.executable, "-m", "tests.support.faults", "--mixed", "--log", str(tmp_path / "log"), *only]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=WHOLE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     made = [line["fault"] for line in read_log(tmp_path / "log")]

@@ -22,7 +22,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, interruptible, read_log
+from docs.evidence.log import (
+    ROOT,
+    Line,
+    append,
+    check_same_code,
+    code_state,
+    command_line,
+    interruptible,
+    markdown,
+    read_log,
+)
 from suite.checks.bench import Bench
 from suite.checks.draw import CHECKS
 from suite.checks.search import SearchResult
@@ -33,7 +43,6 @@ from suite.room import devices
 from tests.mutants import entries
 from tests.right import RIGHT
 
-OUT = ROOT / "docs" / "evidence" / "diagnoses.jsonl"
 MOST_WRONG = 0.1  # a guess that is wrong in more than one of ten cases is not made
 BETWEEN = " | "
 NO_EXCHANGE = "no exchange | missing exchange | drifted apart"
@@ -143,7 +152,7 @@ def suspects_of(failure: str) -> list[str]:
 
 def fill(bench: Bench, folder: Path, options: argparse.Namespace) -> None:
     """Make all searches that the log lacks."""
-    lines, state = read_log(options.out), code_state()
+    lines, state = read_log(options.log), code_state()
     if not options.mixed:
         check_same_code(lines, state)
     made = {(line["name"], line["oracle"], line["check"]) for line in lines}
@@ -167,7 +176,7 @@ def fill(bench: Bench, folder: Path, options: argparse.Namespace) -> None:
                 "failure": result.failure.partition("\n  see it again")[0].replace(f"{folder}/", ""),
                 **state,
             }
-            append(options.out, line)
+            append(options.log, line)
             print(f"{subject.name}, {subject.oracle}, {check}: {line['suspects'] or line['found']}", flush=True)
 
 
@@ -208,31 +217,22 @@ def table(lines: Sequence[Line]) -> str:
         total["wrong"] += not all(verdicts)
         total["only wrong"] += bool(verdicts) and not any(verdicts)
         total["none"] += not verdicts
-    shown = ["| looks like | oracle | named | right | wrong | wrong for |", "|---|---|---|---|---|---|"]
+    rows = []
     for (what, oracle), count in sorted(named.items(), key=lambda item: -item[1][False]):
         bold = "**" if count[False] > MOST_WRONG * count.total() else ""
         whom = ", ".join(f"{name} ({times})" for name, times in wrong_for[what, oracle].most_common())
-        shown.append(f"| {what} | {oracle} | {count.total()} | {count[True]} | {bold}{count[False]}{bold} | {whom} |")
-    shown += ["", "| oracle | failures | right one named | wrong one named | only wrong ones | none named |"]
-    shown.append("|---|---|---|---|---|---|")
-    for oracle, total in sorted(totals.items()):
-        shown.append(
-            f"| {oracle} | {total['failures']} | {total['right']} | {total['wrong']} | {total['only wrong']} | "
-            f"{total['none']} |"
-        )
-    return "\n".join(shown)
+        rows.append((what, oracle, count.total(), count[True], f"{bold}{count[False]}{bold}", whom))
+    keys = ("failures", "right", "wrong", "only wrong", "none")
+    ends = [(oracle, *(total[key] for key in keys)) for oracle, total in sorted(totals.items())]
+    head = ("oracle", "failures", "right one named", "wrong one named", "only wrong ones", "none named")
+    by_line = markdown(("looks like", "oracle", "named", "right", "wrong", "wrong for"), rows)
+    return f"{by_line}\n\n{markdown(head, ends)}"
 
 
 def main() -> int:
     """Make the searches that the log lacks, and print the table; return 1 when a line is wrong too often."""
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants.diagnoses", description=__doc__)
+    parser = command_line(__doc__, "diagnoses")
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants or classes (default: all)")
-    parser.add_argument(
-        "--minutes", type=float, default=600.0, help="start no search after them (default: %(default)s)"
-    )
-    parser.add_argument("--out", type=Path, default=OUT, help=f"the log (default: {OUT.relative_to(ROOT)})")
-    parser.add_argument("--mixed", action="store_true", help="keep searches of different code in one log")
-    parser.add_argument("--table", action="store_true", help="print the log as Markdown, and search nothing")
     options = parser.parse_args()
     with interruptible(parser):
         if not options.table:
@@ -241,7 +241,7 @@ def main() -> int:
                 Pool(kind="cpu", import_paths=[ROOT], preload="trainers") as pool,
             ):
                 fill(Bench(pool, devices.one_host(devices.parse("cpu"))), Path(folder), options)
-        shown = table(read_log(options.out))
+        shown = table(read_log(options.log))
         print(shown)
         return int("**" in shown)
 

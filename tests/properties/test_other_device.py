@@ -1,18 +1,12 @@
-"""The checks that compare floats hold for a device that rounds otherwise (`python -m docs.evidence.ulps` puts more)."""
+"""Checks that compare floats hold on a device that rounds otherwise; `python -m tests.right --of rounding` has more."""
 
 from __future__ import annotations
-
-import argparse
-import json
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from docs.evidence import ulps
-from docs.evidence.log import code_state, read_log
 from reference.token_loss import token_loss
 from suite.checks.draw import TEXT_CHECKS, WITH_ONE_DEVICE
 from suite.properties import nets
@@ -20,7 +14,9 @@ from suite.properties.answers import RIGHT
 from suite.properties.case import Case, Net, Text
 from suite.properties.seen import derivative, flat
 from suite.room import devices
+from tests.right.__main__ import block
 from tests.support import other_device
+from tests.support.in_this_process import InThisProcess
 from tests.support.other_device import OtherDevice
 
 pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
@@ -55,9 +51,9 @@ ONCE = [
 
 
 @pytest.fixture
-def here() -> ulps.InThisProcess:
+def here() -> InThisProcess:
     """A bench without processes."""
-    return ulps.InThisProcess(None, devices.one_host(devices.parse("cpu")))
+    return InThisProcess(None, devices.one_host(devices.parse("cpu")))
 
 
 def gradient(case: Case) -> Tensor:
@@ -96,7 +92,7 @@ def test_what_has_fewer_digits_is_rounded_once() -> None:
 
 @pytest.mark.parametrize(("name", "check", "case"), ONCE, ids=[f"{name}-{check}" for name, check, _ in ONCE])
 def test_right_trainers_that_were_found_wrong_are_not(
-    here: ulps.InThisProcess, name: str, check: str, case: dict[str, object]
+    here: InThisProcess, name: str, check: str, case: dict[str, object]
 ) -> None:
     size = 1 if check == "identity" else 2
     assert here.judge(HERE + name, check, Case.from_json({"world_size": size, **case})) == RIGHT
@@ -104,9 +100,7 @@ def test_right_trainers_that_were_found_wrong_are_not(
 
 @pytest.mark.parametrize("check", WITH_ONE_DEVICE)
 @pytest.mark.parametrize("name", ["Single", "SingleTokens", "Scratch"])
-def test_no_check_finds_a_right_trainer_on_the_other_device_wrong(
-    here: ulps.InThisProcess, name: str, check: str
-) -> None:
+def test_no_check_finds_a_right_trainer_on_the_other_device_wrong(here: InThisProcess, name: str, check: str) -> None:
     result = here.search(HERE + name, check, examples=4)
     assert result.failure == ""
     assert bool(result.examples) == (
@@ -116,37 +110,15 @@ def test_no_check_finds_a_right_trainer_on_the_other_device_wrong(
 
 @pytest.mark.parametrize(("name", "check"), [("Single", "gradient"), ("Single", "identity"), ("Scratch", "trajectory")])
 def test_functions_that_are_off_by_200_units_are_found(
-    here: ulps.InThisProcess, monkeypatch: pytest.MonkeyPatch, name: str, check: str
+    here: InThisProcess, monkeypatch: pytest.MonkeyPatch, name: str, check: str
 ) -> None:
     monkeypatch.setattr(getattr(other_device, name), "ulps", 200)
     assert "where rounding explains" in here.search(HERE + name, check, examples=30, shrink=False).failure
 
 
-def asked(path: Path, **changes: object) -> argparse.Namespace:
-    return argparse.Namespace(**{"log": path, "wanted": 15, "minutes": 1.0} | changes)
-
-
-def test_a_log_goes_on_where_it_ends_and_refuses_other_code(
-    here: ulps.InThisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ulps, "EXAMPLES", 5)
-    monkeypatch.setattr(ulps, "code_state", lambda: {**code_state(), "dirty": False})
-    log = tmp_path / "log.jsonl"
-    ulps.fill(here, ["SingleTokens"], asked(log, wanted=6))
-    assert [line["cases"] for line in read_log(log)] == [5, 5]
-    ulps.fill(here, ["SingleTokens"], asked(log))
-    lines = read_log(log)
-    assert [sum(line["dtypes"].values()) for line in lines] == [5, 5, 5]
-    assert len({line["check"] for line in lines}) == 3
-    log.write_text(json.dumps({**lines[0], "trees": ["another", "tree"]}) + "\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="the log has runs of other code"):
-        ulps.fill(here, ["SingleTokens"], asked(log))
-
-
-def test_the_table_has_the_nearest_errors_and_every_alarm() -> None:
-    line = {"trainer": "Single", "check": "gradient", "cases": 200, "finding": "", "nearest": {"float32": 0.25}}
-    wrong = {**line, "check": "loss", "seed": 7, "finding": "step 0: off", "nearest": {}}
-    shown = ulps.table([line, wrong])
-    assert "| gradient | 200 | 0 | 0 | 0.25 |" in shown
-    assert "| all | 400 | 1 | 0 | 0.25 |" in shown
-    assert "- Single, loss, seed 7: step 0: off" in shown
+def test_a_block_counts_its_cases_by_dtype_and_keeps_the_nearest_errors(here: InThisProcess) -> None:
+    first, second = (block(here, f"{HERE}SingleTokens", "gradient", seed, 5) for seed in (1, 2))
+    assert [sum(line["dtypes"].values()) for line in (first, second)] == [first["cases"], second["cases"]] == [5, 5]
+    assert not first["finding"]
+    assert first["nearest"]
+    assert all(0 <= share < 1 for share in first["nearest"].values())

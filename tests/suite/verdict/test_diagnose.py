@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from docs.evidence import parts
 from suite.verdict.diagnose import (
     CAUSES,
-    NAMING_ERROR,
     NEEDED,
     OWN_WORK,
     Point,
@@ -23,7 +21,6 @@ from suite.verdict.diagnose import (
     waterfall,
 )
 from suite.verdict.metrics import Interval, from_values
-from tests.support.rates import exceeds
 
 # Seconds a step of every rank: two devices, strong scaling, nothing lost but what a test adds.
 PERFECT: dict[Point, tuple[float, ...]] = {
@@ -293,10 +290,3 @@ class TestSharedSpread:
         rng = random.Random(1)
         made = found(*(self.noisy(rng) for _ in range(2)))
         assert [bar.df for bar in made.bars] == [1.0] * len(made.bars)
-
-    @pytest.mark.nightly
-    @pytest.mark.parametrize("name", parts.NOISES)
-    def test_parts_that_cost_nothing_are_rarely_named(self, name: str) -> None:
-        assert not exceeds(parts.grown_by_mistake(parts.NOISES[name], 3, 300), 300, NAMING_ERROR)
-        sessions = 4 if name in parts.MISSED else 3
-        assert not exceeds(parts.named_by_mistake(parts.NOISES[name], sessions, 300), 300, NAMING_ERROR)

@@ -2,42 +2,122 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
+import math
+from typing import NamedTuple
 
-from docs.evidence import tails
-from docs.evidence.family import Row, normal
-from docs.evidence.tails import NOISES, ROUNDS, Mode
+import numpy as np
+import numpy.typing as npt
+import pytest
+from scipy.special import stdtrit
+
 from suite.verdict import Windows
-from suite.verdict.outcome import ALPHA_WARN
+from suite.verdict.outcome import ALPHA_WARN, WORTH
+from suite.verdict.spread import MOST_DF
 from suite.verdict.tail import tail
+from tests.support.family import FAMILY, Draw, Floats, Row, Shape, halved, heavy, normal
 from tests.support.rates import exceeds
 from tests.support.windows import windows_of
 
-RUNS = 500
+SESSIONS, ROUNDS, RUNS = (3, 4, 6), 16, 500
+
+
+def bursts(share: float, slower: float) -> Draw:
+    """Return rounds of 2 % in which a share of the windows of either side is slower: other work on the machine."""
+
+    def draw(rng: np.random.Generator, shape: Shape) -> Floats:
+        return normal(0.02, 0.01)(rng, shape) + math.log1p(slower) * (rng.random((2, *shape)) < share)
+
+    return draw
+
+
+def unlucky(processes: float, share: float, slower: float) -> Draw:
+    """Return rounds of 2 % in which some processes of either side have slow windows for a whole session."""
+
+    def draw(rng: np.random.Generator, shape: Shape) -> Floats:
+        hit = (rng.random((2, *shape)) < share) & (rng.random((2, *shape[:3], 1)) < processes)
+        return normal(0.02, 0.01)(rng, shape) + math.log1p(slower) * hit
+
+    return draw
+
+
+# The family of docs/verdict.md as far as it is about rounds and sessions of equal builds, and noises with tails.
+NOISES = (
+    *(row for row in FAMILY if row.learned is None and not row.slower),
+    Row("one cell: heavy tails (t2), rounds and sessions 1 %", heavy(0.01, 0.01), cells=1),
+    Row("a tenth of windows 30 % slower on both sides", bursts(0.1, 0.3)),
+    Row("one cell: a tenth of windows 30 % slower on both sides", bursts(0.1, 0.3), cells=1),
+    Row("one cell: 3 % of windows twice as slow on both sides", bursts(0.03, 1.0), cells=1),
+    Row("tails in a third of processes: a fifth of windows 30 % slower", unlucky(1 / 3, 0.2, 0.3)),
+    Row("one cell: tails in a third of processes", unlucky(1 / 3, 0.2, 0.3), cells=1),
+)
+
+
+class Mode(NamedTuple):
+    """A second mode: so many of the candidate's windows are slower by so much."""
+
+    share: float
+    slower: float
+    round_sd: float = 0.02
+
+
+def warned(windows: Floats, comparisons: int) -> npt.NDArray[np.bool_]:
+    """Return for each cell whether `suite.verdict.tail` names a slower tail.
+
+    Args:
+        windows: ln(seconds a step) of both sides, shape (2, runs, cells, sessions, rounds).
+        comparisons: cells that share the error.
+    """
+    count, n = windows.shape[-1], windows.shape[-2]
+    (kept, adjusted), ordered = halved(windows), np.sort(windows, axis=-1)
+    beyond = windows.mean(axis=-1) - kept.mean(axis=-1)
+    excess = beyond[0] - beyond[1]
+    mean, centre = (each.mean(axis=-1, keepdims=True) for each in (windows, adjusted))
+    influences = ordered - mean - count / kept.shape[-1] * (adjusted - centre)
+    w2 = (influences**2).sum(axis=-1).sum(axis=0) / (count * (count - 1))
+    within, own = w2.mean(axis=-1), excess.var(axis=-1, ddof=1)
+    within_df = np.minimum(MOST_DF, within**2 * n**2 * 2 * (count - 1) / (w2**2).sum(axis=-1))
+    df = within_df + n - 1
+    error = np.sqrt(np.maximum((within_df * within + (n - 1) * own) / df, own) / n)
+    shown = excess.mean(axis=-1)
+    said: npt.NDArray[np.bool_] = (shown - stdtrit(df, 1 - ALPHA_WARN / comparisons) * error > 0) & (shown >= WORTH)
+    return said & ((windows[0] - windows[1]).mean(axis=(-1, -2)) > 0)
+
+
+def false_warnings(row: Row) -> list[int]:
+    """Return in how many runs of equal builds any cell is said to have a slower tail, for each of `SESSIONS`."""
+    windows = row.draw(np.random.default_rng(4), (RUNS, row.cells, max(SESSIONS), ROUNDS))
+    return [int(warned(windows[:, :, :, :n], row.cells).any(axis=1).sum()) for n in SESSIONS]
+
+
+def named(mode: Mode, sessions: int, cells: int, runs: int = 2000) -> float:
+    """Return in which share of runs a second mode in one of the cells is named."""
+    rng = np.random.default_rng(5)
+    windows = normal(mode.round_sd, 0.01)(rng, (runs, 1, sessions, ROUNDS))
+    windows[0] += math.log1p(mode.slower) * (rng.random(windows[0].shape) < mode.share)
+    return float(warned(windows, cells).mean())
 
 
 @pytest.mark.parametrize("row", NOISES, ids=lambda row: row.name)
 def test_equal_builds_are_rarely_said_to_have_a_slower_tail(row: Row) -> None:
     """In whole runs, over all cells, however many sessions they took."""
-    wrong = tails.false_warnings(row, RUNS)
+    wrong = false_warnings(row)
     assert not any(exceeds(count, RUNS, ALPHA_WARN) for count in wrong), wrong
 
 
 def test_a_tail_of_the_rounds_alone_would_be_named_too_often() -> None:
     """The rows can find a rule that takes rounds for the unit: some processes have tails for a whole session."""
     rng = np.random.default_rng(1)
-    rounds = tails.unlucky(0.1, 0.5, 0.3)(rng, (RUNS, 1, 3, ROUNDS))
+    rounds = unlucky(0.1, 0.5, 0.3)(rng, (RUNS, 1, 3, ROUNDS))
     ratios = rounds[0] - rounds[1]
     every = (ratios - np.median(ratios, axis=-1, keepdims=True)).reshape(RUNS, -1)
     wrong = every.mean(axis=-1) > 2.4 * every.std(axis=-1) / every.shape[-1] ** 0.5
     assert exceeds(int(wrong.sum()), RUNS, ALPHA_WARN)
-    assert not exceeds(int(tails.warned(rounds, 1).sum()), RUNS, ALPHA_WARN)
+    assert not exceeds(int(warned(rounds, 1).sum()), RUNS, ALPHA_WARN)
 
 
 @pytest.mark.parametrize(("sessions", "least"), [(6, 0.6), (10, 0.95)])
 def test_a_second_mode_of_a_tenth_of_the_rounds_is_named(sessions: int, least: float) -> None:
-    assert tails.named(Mode(0.1, 0.3), sessions, 1) >= least
+    assert named(Mode(0.1, 0.3), sessions, 1) >= least
 
 
 @pytest.mark.parametrize("mode", [Mode(0.0, 0.0), Mode(0.1, 0.3), Mode(0.2, 0.3, 0.07)])
@@ -46,7 +126,7 @@ def test_the_simulated_rule_is_the_rule(mode: Mode) -> None:
     windows = normal(mode.round_sd, 0.01)(rng, (40, 1, 6, ROUNDS))
     windows[0] += mode.slower * (rng.random(windows[0].shape) < mode.share)
     judged = [tail(windows_of(windows[:, run, 0]), 3) for run in range(40)]
-    assert [bool(each.said) for each in judged if each] == tails.warned(windows, 3)[:, 0].tolist()
+    assert [bool(each.said) for each in judged if each] == warned(windows, 3)[:, 0].tolist()
 
 
 def sessions(slow: float, count: int = 4, shift: float = 0.0) -> list[Windows]:

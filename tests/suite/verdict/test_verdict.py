@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy
 import pytest
 
-from docs.evidence.family import normal
 from suite import verdict
 from suite.verdict import Middle, Outcome
+from tests.support.family import normal
 from tests.support.windows import middles_of
 
 

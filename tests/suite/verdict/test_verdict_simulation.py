@@ -1,8 +1,8 @@
 """The two error bounds of the contract, and the time a verdict takes, by seeded simulation of whole campaigns.
 
 A campaign is sessions of rounds, given to `verdict.paired` as the suite does. The noise is what machines do: heavy
-tails, a spread between sessions, a drift within them, sessions that something disturbs. docs/evidence/designs.py has
-the same over a wider grid, and for the designs that were not chosen.
+tails, a spread between sessions, a drift within them, sessions that something disturbs. `python -m
+docs.evidence.designs` at EVIDENCE has a wider grid, and the designs that were not chosen.
 """
 
 from __future__ import annotations

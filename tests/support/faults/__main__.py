@@ -1,21 +1,19 @@
-"""Faults in real runs of the gate, one a run, each kept as a line of `faults.jsonl`.
+"""Faults in real runs of the gate, one in each run.
 
-    python -m docs.evidence.faults --seed 1 --runs 100
-    python -m docs.evidence.faults --only "worker: SIGKILL at block"
-    python -m docs.evidence.faults --table
+    python -m tests.support.faults --seed 1 --runs 100
+    python -m tests.support.faults --only "worker: SIGKILL at block"
+    python -m tests.support.faults --table
 
-The first makes the runs that the log lacks; a stopped script goes on where the log ends. Every run draws a fault and a
-moment from `tests.support.faults.catalogue`: each fault at each of its moments once, in a random order, then again. It
-is a small gate on two ranks, in which a trainer or the machine around it misbehaves. Afterwards exit status, message,
-wall time, processes, sockets, shared memory, temporary folders and every earlier file are looked at. The next run of
-the same project shows that it still works: the next fault's, or one without a fault after those that happen to the
-controller or to the report folder, after a run that was not right, and after the last. A run is right where all of it
-is as it must be.
+The first makes the runs that the log lacks. Every run draws a fault and a moment from
+`tests.support.faults.catalogue`: each fault at each of its moments once, in random order, then again. It is a small
+gate on two ranks, in which a trainer or the machine around it misbehaves. Afterwards the script checks exit status,
+message, wall time, processes, sockets, shared memory, temporary folders and all earlier files. The next run of the same
+project shows that it still works: the next fault's, or one without a fault after faults of the controller or the report
+folder, after a run that was not right, and after the last one. A run is right if all of this is as it must be.
 
 Disks are small file systems in memory, which the script mounts in a namespace of its own: as root, or where users may
 make namespaces. Clocks are moved by libfaketime. Where either is missing, the script says so and draws other faults.
-Ctrl-C ends the run in progress, which is not kept. Runs of other code share the log only with --mixed. Exit status 1
-when a run was not right.
+Exit status 1 when a run was not right.
 """
 
 from __future__ import annotations
@@ -27,17 +25,27 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from docs.evidence.log import ROOT, Line, append, check_same_code, code_state, read_log
+from docs.evidence.log import (
+    ROOT,
+    Line,
+    append,
+    check_same_code,
+    code_state,
+    command_line,
+    interruptible,
+    markdown,
+    read_log,
+)
 from tests.support.faults import catalogue
 from tests.support.faults.catalogue import Case
 from tests.support.faults.stage import Stage
 
-LOG = Path(__file__).with_name("faults.jsonl")
 INSIDE = "FAULTS_NAMESPACE"
 SHOWN_CHARACTERS = 160
 TAIL_LINES = 60
@@ -51,8 +59,8 @@ def enter_namespace() -> None:
     if INSIDE in os.environ or shutil.which("unshare") is None:
         return
     if subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode == 0:
-        command = [*unshare, sys.executable, "-m", "docs.evidence.faults", *sys.argv[1:]]
-        os.execvpe(command[0], command, {**os.environ, INSIDE: "1"})  # noqa: S606  # a list of our own
+        command = [*unshare, sys.executable, "-m", "tests.support.faults", *sys.argv[1:]]
+        os.execvpe(command[0], command, {**os.environ, INSIDE: "1"})  # a list of our own
 
 
 def one_run(stage: Stage, case: Case) -> Line:
@@ -84,15 +92,17 @@ def one_run(stage: Stage, case: Case) -> Line:
     }
 
 
-def make(cases: Iterable[Numbered], stage: Stage, log: Path, *, mixed: bool) -> int:
+def make(cases: Iterable[Numbered], stage: Stage, options: argparse.Namespace) -> int:
     """Run these cases and append them to the log, then one without a fault; return how many were not right."""
-    wrong, followed = 0, True
+    (wrong, followed), end = (0, True), time.monotonic() + 60 * options.minutes
     for about, case in cases:
+        if time.monotonic() > end:
+            break
         state = code_state()
-        if not mixed:
-            check_same_code(read_log(log), state)
+        if not options.mixed:
+            check_same_code(read_log(options.log), state)
         line = {**about, **one_run(stage, case), **state}
-        append(log, line)
+        append(options.log, line)
         wrong, followed = wrong + (not line["right"]), line["followed"]
         words = "right" if line["right"] else "; ".join(line["problems"])
         print(f"{about.get('run', '')} {line['fault']} at {line['moment']}: {line['wall_s']} s, {words}", flush=True)
@@ -131,30 +141,25 @@ def table(lines: Iterable[Line]) -> str:
         for key in (name, "all"):
             statuses.setdefault(key, set()).add(str(line["status"]))
             walls.setdefault(key, []).append(line["wall_s"])
-    rows = [["fault", *catalogue.MOMENTS, "right", "exit status", "most seconds"]]
-    rows.append(["---"] * len(rows[0]))
+    rows = []
     for name in (*(fault.name for fault in catalogue.FAULTS), "all"):
         if name in walls:
             keys = [(name, moment) for moment in (*catalogue.MOMENTS, "")]
             cells = [f"{right[key]} of {count[key]}" if count[key] else "" for key in keys]
             rows.append([name, *cells, ", ".join(sorted(statuses[name])), f"{max(walls[name]):.0f}"])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return markdown(["fault", *catalogue.MOMENTS, "right", "exit status", "most seconds"], rows)
 
 
 def main() -> int:
     """Make the runs that the log lacks, or print its table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__, "faults")
     parser.add_argument("--seed", type=int, default=1, help="of the draws (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=100, help="of this seed in the log (default: %(default)s)")
     parser.add_argument("--part", metavar="K/N", default="1/1", help="every N-th run from the K-th on (default: all)")
     parser.add_argument("--only", metavar="FAULT at MOMENT", action="append", help="run this, whatever the log has")
-    parser.add_argument("--log", type=Path, default=LOG, help=f"default: {LOG.name} beside this script")
-    parser.add_argument("--mixed", action="store_true", help="keep runs of different or uncommitted code in one log")
-    parser.add_argument("--table", action="store_true", help="print the log as Markdown, and run nothing")
     options = parser.parse_args()
-    for number in (signal.SIGINT, signal.SIGHUP):  # a shell has what it starts in the background ignore them
-        signal.signal(number, signal.SIG_DFL if number == signal.SIGHUP else signal.default_int_handler)
-    try:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored, and a fault is this signal
+    with interruptible(parser):
         lines = read_log(options.log)
         if options.table:
             print(table(lines))
@@ -166,11 +171,7 @@ def main() -> int:
                 print(f"not every fault can be caused here: {why}")
             asked = [(dict[str, int](), case) for case in only if case.fault in stage.possible]
             wanted = asked if only else missing(lines, options, stage)
-            return int(make(wanted, stage, options.log, mixed=options.mixed) > 0)
-    except KeyboardInterrupt:
-        sys.exit("interrupted: the run in progress is not kept")
-    except ValueError as error:
-        parser.error(str(error))
+            return int(make(wanted, stage, options) > 0)
 
 
 if __name__ == "__main__":

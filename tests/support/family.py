@@ -1,9 +1,11 @@
 """The verdict's error rates over the family of noise of docs/verdict.md, by seeded simulation.
 
-`python -m docs.evidence.family` prints the table of docs/verdict.md, and with `--matrix` what four sessions of a
-default matrix decide. `tests/suite/verdict/test_family.py` checks every row. Thousands of runs are simulated at a time,
-so the rule of `suite.verdict.paired` is written here a second time, in numpy over all runs; the same test compares the
-two, outcome by outcome.
+    python -m tests.support.family                      # 8,000 runs of each row, in minutes
+    python -m tests.support.family --rows "one cell"
+
+`tests/suite/verdict/test_family.py` checks every row with fewer runs. Thousands of runs are simulated at a time, so the
+rule of `suite.verdict.paired` is written here a second time, in numpy over all runs; the same test compares the two,
+outcome by outcome.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def disturbed_windows(share: float, longest: float) -> Draw:
 
 
 def modes(probability: float, cells: int = CELLS) -> Draw:
-    """Return sessions within .2 %, where the processes of either side are 6 % slower with this probability.
+    """Return sessions within 0.2 %, where the processes of either side are 6 % slower with this probability.
 
     Only the first `cells` cells have such modes.
     """
@@ -194,25 +196,25 @@ FAMILY = (
     Row("normal: rounds 7 %, sessions 1 %", normal(0.07, 0.01)),
     Row("normal: rounds 1 %, sessions 3 %", normal(0.01, 0.03)),
     Row("heavy tails (t2): rounds and sessions 1 %", heavy(0.01, 0.01)),
-    Row("heavy tails (t2): rounds .2 %, sessions 2 %", heavy(0.002, 0.02)),
+    Row("heavy tails (t2): rounds 0.2 %, sessions 2 %", heavy(0.002, 0.02)),
     Row("a quarter of windows up to 60 % longer, else 1 %", disturbed_windows(0.25, 0.6)),
     Row("half of windows up to 60 % longer, else 1 %", disturbed_windows(0.5, 0.6)),
-    Row("modes: 6 % slower with p = .3, rounds .2 %", modes(0.3)),
-    Row("modes: 6 % slower with p = .5, rounds .2 %", modes(0.5)),
-    Row("modes: p = .5 in 2 of the 12 cells", modes(0.5, 2), affected=2),
-    Row("the same, stale calibration: sessions .3 %", modes(0.5, 2), learned(0.003), affected=2),
+    Row("modes: 6 % slower with p = 0.3, rounds 0.2 %", modes(0.3)),
+    Row("modes: 6 % slower with p = 0.5, rounds 0.2 %", modes(0.5)),
+    Row("modes: p = 0.5 in 2 of the 12 cells", modes(0.5, 2), affected=2),
+    Row("the same, stale calibration: sessions 0.3 %", modes(0.5, 2), learned(0.003), affected=2),
     Row("drift of 10 % over a session", drift(0.1)),
     Row("disturbed: 5 % of sessions five times as noisy", disturbed(0.05)),
     Row("rounds 7 %, sessions 1 %, six times the rounds from the 4th session", refined(6)),
-    Row("the same, stale calibration: sessions .3 %", refined(6), learned(0.003)),
+    Row("the same, stale calibration: sessions 0.3 %", refined(6), learned(0.003)),
     Row("one cell 3 times as noisy as the others", one_loud(3.0), affected=SIZES),
     Row("one cell 5 times as noisy as the others", one_loud(5.0), affected=SIZES, missed=(P,)),
-    Row("stale calibration: sessions .3 %, now 3 %", normal(0.01, 0.03), learned(0.003)),
-    Row("stale calibration: sessions .3 %, now 5 %", normal(0.01, 0.05), learned(0.003)),
-    Row("stale calibration: sessions .3 %, now modes with p = .5", modes(0.5), learned(0.003)),
-    Row("calibration of a noisier machine: 3 %, here .3 %", normal(0.01, 0.003), learned(0.03)),
+    Row("stale calibration: sessions 0.3 %, now 3 %", normal(0.01, 0.03), learned(0.003)),
+    Row("stale calibration: sessions 0.3 %, now 5 %", normal(0.01, 0.05), learned(0.003)),
+    Row("stale calibration: sessions 0.3 %, now modes with p = 0.5", modes(0.5), learned(0.003)),
+    Row("calibration of a noisier machine: 3 %, here 0.3 %", normal(0.01, 0.003), learned(0.03)),
     Row("bias between checkouts of 1 %, drawn every session", biased(0.01, every_session=True)),
-    Row("bias between checkouts of .6 % that stays for the run", biased(0.006, every_session=False)),
+    Row("bias between checkouts of 0.6 % that stays for the run", biased(0.006, every_session=False)),
     Row("bias between checkouts of 1 % that stays for the run", biased(0.01, every_session=False), missed=(F,)),
     Row("mixture: a third of processes slow, 5 % on average", mixture(1 / 3, MARGIN), missed=(P,), slower=True),
     Row("mixture: a fifth of processes slow, 10 % on average", mixture(1 / 5, math.log(1.1)), slower=True),
@@ -220,23 +222,23 @@ FAMILY = (
     Row("30 % of the candidate's windows 18 % longer, 5 % on average", uneven(0.3, 0.177), missed=(P,), slower=True),
     Row("one cell: 30 % of the candidate's windows a third longer", uneven(0.3, 1 / 3), cells=1, slower=True),
     Row("one cell: rounds 1 %, sessions 3 %", normal(0.01, 0.03), cells=1),
-    Row("one cell: modes with p = .5", modes(0.5), cells=1),
+    Row("one cell: modes with p = 0.5", modes(0.5), cells=1),
     Row("one cell: mixture, a third of processes, 5 %", mixture(1 / 3, MARGIN), None, 1, (P,), slower=True),
     Row("one cell: mixture, a fifth of processes, 10 %", mixture(1 / 5, math.log(1.1)), None, 1, (P,), slower=True),
     Row("one cell, stale calibration: 1 %, now 3 %", normal(0.03, 0.03), learned(0.01), cells=1),
-    Row("one cell, stale calibration: .3 %, now 3 %", normal(0.01, 0.03), learned(0.003), cells=1),
-    Row("one cell, stale calibration: .3 %, now modes with p = .5", modes(0.5), learned(0.003), cells=1),
+    Row("one cell, stale calibration: 0.3 %, now 3 %", normal(0.01, 0.03), learned(0.003), cells=1),
+    Row("one cell, stale calibration: 0.3 %, now modes with p = 0.5", modes(0.5), learned(0.003), cells=1),
     Row("one cell, 36 planned: rounds 7 %, sessions 1 %", normal(0.07, 0.01), cells=1, planned=36),
     Row("one cell, 36 planned: rounds 1 %, sessions 3 %", normal(0.01, 0.03), cells=1, planned=36),
     Row("one cell, 36 planned: rounds and sessions 1 %, heavy tails (t2)", heavy(0.01, 0.01), cells=1, planned=36),
-    Row("one cell, 36 planned: modes with p = .5", modes(0.5), cells=1, planned=36),
-    Row("one cell, 36 planned, stale calibration: .3 %, now 3 %", normal(0.01, 0.03), learned(0.003), 1, planned=36),
+    Row("one cell, 36 planned: modes with p = 0.5", modes(0.5), cells=1, planned=36),
+    Row("one cell, 36 planned, stale calibration: 0.3 %, now 3 %", normal(0.01, 0.03), learned(0.003), 1, planned=36),
     Row("one cell, 36 planned, stale calibration, now modes", modes(0.5), learned(0.003), 1, planned=36),
-    Row("four world sizes of one cell: modes with p = .5", modes(0.5), cells=4, sizes=4),
-    Row("the same, stale calibration: .3 %, now 3 %", normal(0.01, 0.03), learned(0.003), 4, sizes=4),
-    Row("the same, stale calibration: .3 %, now modes", modes(0.5), learned(0.003), 4, sizes=4),
-    Row("three world sizes of one trainer, strong and weak: modes with p = .5", both_modes(0.5), cells=6, sizes=6),
-    Row("the same, stale calibration: .3 %", both_modes(0.5), learned(0.003), 6, sizes=6),
+    Row("four world sizes of one cell: modes with p = 0.5", modes(0.5), cells=4, sizes=4),
+    Row("the same, stale calibration: 0.3 %, now 3 %", normal(0.01, 0.03), learned(0.003), 4, sizes=4),
+    Row("the same, stale calibration: 0.3 %, now modes", modes(0.5), learned(0.003), 4, sizes=4),
+    Row("three world sizes of one trainer, strong and weak: modes with p = 0.5", both_modes(0.5), cells=6, sizes=6),
+    Row("the same, stale calibration: 0.3 %", both_modes(0.5), learned(0.003), 6, sizes=6),
 )
 
 
@@ -264,7 +266,7 @@ def decide(
         sizes: world sizes; cell i has number i % sizes.
         comparisons: how many of the run can fail.
         calibrated: what a calibration says.
-        pooled: whether the other cells of a world size count; without it, the rule as it was before they did.
+        pooled: whether the other cells of a world size count; without it, the rule errs too often in some rows.
     """
     (y, w2, f), all_windows = located(windows), (windows[0] - windows[1]).mean(axis=-1)
     runs, cells, planned = y.shape
@@ -367,62 +369,26 @@ def rates(row: Row, runs: int = RUNS, *, pooled: bool = True, seed: int = 1) -> 
 
 
 def table(rows: Sequence[Row] = FAMILY) -> str:
-    """Return the table of docs/verdict.md: error rates before and after cells shared what they show."""
-    lines = [
-        "| noise | any FAIL, before | any FAIL | wrong PASS | PASS unchanged | FAIL at 10 % |",
-        "|---|---|---|---|---|---|",
-    ]
+    """Return the family's error rates as Markdown; a promise that is known to be missed is in bold."""
+    lines = ["| noise | any FAIL | wrong PASS | PASS unchanged | FAIL at 10 % |", "|---|---|---|---|---|"]
     for row in rows:
-        before, now = rates(row, pooled=False), rates(row)
-        shown = [before.any_fail / before.runs, now.any_fail / now.runs, now.wrong_pass / now.slower]
-        bold = ["", "**" * (F in row.missed), "**" * (P in row.missed)]
-        figures = [f"{mark}{rate:.2%}{mark}" for mark, rate in zip(bold, shown, strict=True)]
-        figures += [f"{now.clears:.2f}", f"{now.finds:.2f}"]
+        found = rates(row)
+        shown = {F: found.any_fail / found.runs, P: found.wrong_pass / found.slower}
+        errors = [f"**{rate:.2%}**" if of in row.missed else f"{rate:.2%}" for of, rate in shown.items()]
+        figures = [*errors, f"{found.clears:.2f}", f"{found.finds:.2f}"]
         if row.slower:
-            figures = ["-", "-", figures[2], "-", "-"]
+            figures = ["-", errors[1], "-", "-"]
         lines.append(f"| {row.name} | {' | '.join(figures)} |")
     return "\n".join(lines)
 
 
-def matrix(round_sds: Sequence[float] = (0.10, 0.07, 0.04), runs: int = 2000) -> str:
-    """Return what four sessions of one block (two rounds) decide in a default matrix without a calibration.
-
-    21 comparisons, as in reviews of that matrix: nine cells on one device and twelve on two.
-    """
-    rng = np.random.default_rng(2)
-    lines = [
-        "| SD of a round | PASS, unchanged | FAIL at +10 % | FAIL at +30 % | any FAIL, unchanged |",
-        "|---|---|---|---|---|",
-    ]
-    for sd in round_sds:
-        figures = []
-        shifts = (0.0, math.log(1.1), math.log(1.3))
-        drawn = [slowed(normal(sd, 0.0)(rng, (runs, 10, 4, 2)), shift) for shift in shifts]
-        for pooled in (False, True):
-            outcomes = [decide(windows, 1, 21, pooled=pooled) for windows in drawn]
-            figures.append([(outcomes[0] == 1).mean(), *((each == 2).mean() for each in outcomes[1:])])
-            figures[-1].append((outcomes[0] == 2).any(axis=1).mean())
-        cells = [f"{before:.2f} → {now:.2f}" for before, now in zip(*figures, strict=True)]
-        lines.append(f"| {sd:.0%} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def errors(row: Row, seeds: int) -> str:
-    """Return both error rates of a row over several seeds, in words."""
-    shown = [rates(row, seed=seed) for seed in range(1, seeds + 1)]
-    runs, slower = sum(each.runs for each in shown), sum(each.slower for each in shown)
-    fails, passes = sum(each.any_fail for each in shown), sum(each.wrong_pass for each in shown)
-    return f"{row.name}: any FAIL {fails / runs:.2%} of {runs}, wrong PASS {passes / slower:.2%} of {slower}"
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="", metavar="TEXT", help="only rows whose name contains it")
+    asked = parser.parse_args()
+    print(table([row for row in FAMILY if asked.rows in row.name]))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--matrix", action="store_true", help="what four sessions of a default matrix decide")
-    parser.add_argument("--seeds", type=int, metavar="N", help="both errors of rows over as many seeds")
-    parser.add_argument("--rows", default="", metavar="TEXT", help="only rows whose name contains it")
-    asked = parser.parse_args()
-    rows = [row for row in FAMILY if asked.rows in row.name]
-    if asked.seeds:
-        print("\n".join(errors(row, asked.seeds) for row in rows))
-    else:
-        print(matrix() if asked.matrix else table(rows))
+    main()
