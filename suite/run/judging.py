@@ -62,15 +62,16 @@ def against(run: Observations, cell: Cell, side: Side) -> Verdict:
     peers = [samples.by_session(run, *pair) for pair in pairs]
     return verdict.paired(
         [verdict.Middle.of(each) for each in windows.values()],
-        run.plan.config.tolerance,
-        comparisons(run),
-        run.planned,
-        run.session_s,
+        terms(run),
         learned,
         [[verdict.Middle.of(peer[n]).value if n in peer else None for n in windows] for peer in peers],
-        alone=max(1, run.comparisons_alone),
-        overrun_s=run.plan.overrun_s,
     )
+
+
+def terms(run: Observations) -> verdict.Terms:
+    """Return what the verdicts of a run keep to."""
+    config, alone = run.plan.config, max(1, run.comparisons_alone)
+    return verdict.Terms(config.tolerance, comparisons(run), run.planned, run.session_s, alone, run.plan.overrun_s)
 
 
 def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:
@@ -203,10 +204,11 @@ def _over_budget(run: Observations, cell: Cell) -> CheckRecord:
 def _floor(run: Observations, cell: Cell) -> CheckRecord:
     minimum, own = run.plan.floors[cell].efficiency, run.plan.own(cell)
     logs = samples.log_efficiencies(run, own)[: run.planned or None]
-    judged = floor(logs, minimum, comparisons(run), run.planned, run.plan.config.tolerance)
+    kept = terms(run)
+    judged = floor(logs, minimum, kept.comparisons, kept.planned, kept.tolerance)
     reason = judged.reason
     if judged.outcome is Outcome.INCONCLUSIVE:
-        more_s = judged.lacking * run.session_s + run.plan.overrun_s
+        more_s = kept.more_s(judged.lacking)
         enough = f"add {math.ceil(more_s)} s to the budget, or use" if math.isfinite(more_s) else "it takes"
         reason += f"; {enough} a quieter machine or a larger tolerance"
         if failed := run.lost.get(own.on_one):

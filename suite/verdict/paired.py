@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
@@ -72,30 +73,45 @@ def sessions_needed(alone: int) -> int:
     return max(FIRST_LOOK + 1, fewest_alone(ALPHA_FAIL / max(1, alone)))
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What a run's verdicts keep to, and what their advice needs.
+
+    Attributes:
+        tolerance: m, the slowdown that must be found.
+        comparisons: how many can fail.
+        planned: sessions that the budget allows.
+        session_s: wall seconds of one session, for the advice when nothing is clear.
+        alone: how many comparisons of the run are alone in their world size.
+        overrun_s: by how much the sessions took longer than the budget, for the advice.
+    """
+
+    tolerance: float
+    comparisons: int
+    planned: int
+    session_s: float
+    alone: int = 1
+    overrun_s: float = 0.0
+
+    def more_s(self, sessions: float) -> float:
+        """Return by how many seconds to raise the budget for so many more sessions."""
+        return sessions * self.session_s + self.overrun_s
+
+
 def paired(
     middles: Sequence[Middle],
-    tolerance: float,
-    comparisons: int,
-    planned: int,
-    session_s: float,
+    terms: Terms,
     learned: Learned | None = None,
     peers: Sequence[Sequence[float | None]] = (),
-    alone: int = 1,
-    overrun_s: float = 0.0,
 ) -> Verdict:
     """Judge a cell whose base was measured in the same sessions.
 
     Args:
         middles: ln(t_candidate / t_base) of every session so far.
-        tolerance: m, the slowdown that must be found.
-        comparisons: how many can fail.
-        planned: sessions that the budget allows.
-        session_s: wall seconds of one session, for the advice when nothing is clear.
+        terms: of the run.
         learned: what a calibration knows of this machine.
         peers: of every other cell of the world size that has processes of its own, what each of these sessions shows;
             None for one that did not time it.
-        alone: how many comparisons of a run are alone in their world size, where this one is.
-        overrun_s: by how much the sessions took longer than the budget, for the advice.
     """
     ratio = _ratio(middles)
     if len(middles) < FIRST_LOOK:
@@ -103,15 +119,15 @@ def paired(
         return Verdict(
             Outcome.INCONCLUSIVE,
             f"{len(middles)} session(s) measured, {FIRST_LOOK} are needed for a decision: raise the budget by about "
-            f"{math.ceil(more * session_s + overrun_s)} s",
+            f"{math.ceil(terms.more_s(more))} s",
             ratio,
             more,
         )
-    margin, alpha_fail = math.log1p(tolerance), ALPHA_FAIL / comparisons
+    margin, alpha_fail, planned = math.log1p(terms.tolerance), ALPHA_FAIL / terms.comparisons, terms.planned
     suspicious = crossing = uneven = False
     for sessions in range(FIRST_LOOK, len(middles) + 1):
         beside = _until(sessions, peers)
-        least_fail = 0 if beside else fewest_alone(ALPHA_FAIL / alone)
+        least_fail = 0 if beside else fewest_alone(ALPHA_FAIL / terms.alone)
         delta = estimate(middles[:sessions], learned, beside)
         slower = f"{percent(delta.mean)} than the base"
         share = spending(sessions, planned)
@@ -140,7 +156,7 @@ def paired(
         if delta.mean > margin / 2
         else _Decision(margin - delta.mean, ALPHA_PASS, 0)
     )
-    advice = _advice(delta, tolerance, nearest, session_s, overrun_s)
+    advice = _advice(delta, terms, nearest)
     reason = f"{slower}, {possible}: {advice}"
     if uneven:
         reason = (
@@ -200,19 +216,19 @@ def _lacking(delta: Estimate, nearest: _Decision, planned: int) -> float:
     return next(enough, math.inf) - delta.sessions
 
 
-def _advice(delta: Estimate, tolerance: float, nearest: _Decision, session_s: float, overrun_s: float) -> str:
+def _advice(delta: Estimate, terms: Terms, nearest: _Decision) -> str:
     """Return what would decide: time for the nearest decision, less noise, or a tolerance that would be a PASS."""
     enough = observations_needed(
         delta.sessions, lambda n: n >= nearest.least and _half(delta, n, nearest.alpha * _of_last(n)) < nearest.distance
     )
     minutes = "more time than is sensible"
     if enough is not None:
-        minutes = f"about {((enough - delta.sessions) * session_s + overrun_s) / 60:.1f} more minutes"
+        minutes = f"about {terms.more_s(enough - delta.sessions) / 60:.1f} more minutes"
     # A PASS needs both: the bound below ln(1 + m), and the estimate below half of it.
     half = _half(delta, delta.sessions, ALPHA_PASS * _of_last(delta.sessions))
     upper = max(max(delta.mean, 0) + half, 2 * delta.mean)
     wider = math.ceil(100 * math.expm1(upper)) / 100
-    if not tolerance < wider <= 1:  # more than --scaling-tolerance may be, or time alone is missing
+    if not terms.tolerance < wider <= 1:  # more than --scaling-tolerance may be, or time alone is missing
         return f"it needs {minutes}, or a quieter machine"
     return f"it needs {minutes}, a quieter machine, or a tolerance of {wider:.0%}"
 

@@ -18,7 +18,7 @@ from suite.records import calibration
 from suite.records.calibration import Calibration, Entry, Spread, promise, spread_of
 from suite.records.files import RecordError
 from suite.records.record import Environment
-from suite.verdict import FIRST_LOOK, Learned, Outcome, Windows, paired
+from suite.verdict import FIRST_LOOK, Learned, Outcome, Terms, Windows, paired
 from suite.verdict.metrics import faster_half, faster_half_variance, location_variance
 from tests.support.windows import middles_of, windows_of
 
@@ -150,10 +150,7 @@ def test_a_promised_slowdown_is_found_as_often_as_promised_and_half_of_it_is_not
                 [
                     paired(
                         middles_of(measured[:, run]),
-                        0.05,
-                        comparisons,
-                        planned,
-                        12.0,
+                        Terms(0.05, comparisons, planned, 12.0),
                         Learned(known.tau**2, known.tau2_var),
                     ).outcome
                     is Outcome.FAIL

@@ -21,7 +21,7 @@ def paired(deltas: Sequence[float], *rest: float) -> verdict.Verdict:
 @pytest.mark.parametrize("deltas", [(-0.2, -0.21, -0.19, -0.2), (0.0100, 0.0101, 0.0099, 0.01)])
 def test_a_faster_candidate_or_a_small_certain_slowdown_passes(deltas: Sequence[float]) -> None:
     """FAIL also needs an estimate of half the margin: 1 % slower with certainty is no alarm at 5 %."""
-    assert paired(deltas, 0.05, 1, 4, 10.0).outcome is Outcome.PASS
+    assert paired(deltas, Terms(0.05, 1, 4, 10.0)).outcome is Outcome.PASS
 
 
 class TestSurplus:
