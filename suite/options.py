@@ -148,7 +148,10 @@ def read(config: pytest.Config) -> Config:
     # Accepted runs are found by a trainer's name. On several hosts each has a working directory of its own.
     home = None if several else root
     timed = tuple(dict.fromkeys(named_in(home, trainer) for trainer in asked))
-    least = tuple(floor.of(floor.trainer and named_in(home, floor.trainer)) for floor in least)
+    least = tuple(
+        floor.model_copy(update={"trainer": floor.trainer and named_in(home, named_from(floor.trainer, root))})
+        for floor in least
+    )
     only_scripts = bool(run_scripts) and not asked and not get.has("workload")
     names = get.texts("workload", () if only_scripts else workloads.defaults(chosen.kind, timed))
     for name in names:

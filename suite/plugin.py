@@ -19,7 +19,6 @@ import pytest
 from suite import options
 from suite.base.several import hosts_of
 from suite.checks import NOTE
-from suite.plan import floors
 from suite.plan.cells import Cell, names
 from suite.plan.collectives import CollectiveCell, named, sweeps
 from suite.plan.config import Config
@@ -168,11 +167,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put cells first, and replace items that cannot run here by one that fails, so that skips make no run green.
-
-    Raises:
-        pytest.UsageError: two floors hold for a cell, and neither is more specific.
-    """
+    """Put cells first, and replace items that cannot run here by one that fails, so that skips make no run green."""
     # Timing first: a test of GPUs in this process leaves a context and cached memory there.
     items.sort(key=lambda item: item.get_closest_marker("scaling") is None)
     # Where there is no collective to measure, pytest leaves an item to be skipped.
@@ -188,13 +183,6 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     if cells and _under_xdist(config):  # an item, because pytest-xdist takes an error of its workers for a crash
         why = "scaling cells are not timed under xdist: their workers would disturb one another"
         _replace(session, items, cells, f"{why}; drop -n", "xdist")
-        return
-    settings = config.stash[CONFIG]
-    measured = [parameters["scaling_cell"] for item in cells if "scaling_cell" in (parameters := _parameters(item))]
-    try:
-        floors.resolve(settings.floors, measured, settings.devices.oversubscribed)
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from error
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -189,7 +189,7 @@ def line_of(name: str, delays_s: Mapping[str, float], right: Sequence[str], reco
     """
     [cell] = record.cells
     if not cell.waterfalls:
-        raise RuntimeError(f"{name}: no waterfall: {cell.reason} {cell.details} {cell.waterfall_note}")
+        raise RuntimeError(f"{name}: no waterfall: {cell.reason} {cell.details} {cell.why('waterfall')}")
     fall = cell.waterfalls[0]
     return {
         "kind": name,

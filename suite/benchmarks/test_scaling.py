@@ -72,8 +72,9 @@ def properties(cell: CellRecord) -> list[tuple[str, str]]:
         figure: IntervalRecord | None = getattr(cell, name)
         if figure is not None:
             pairs.append((name, f"{figure.estimate:.6g}"))
-    texts = {name: getattr(cell, name) for name in ("efficiency_note", "speedup_note", "accuracy_note", "warning")}
-    pairs += [(name, text) for name, text in texts.items() if text]
+    shown = [missing for missing in cell.missing if missing.figure in ("efficiency", "speedup", "accuracy")]
+    texts = [*((f"{missing.figure}_note", missing.why) for missing in shown), ("warning", cell.warning)]
+    pairs += [(name, text) for name, text in texts if text]
     if cell.accuracy is not None:
         pairs.append(("accuracy", f"{cell.accuracy:.4f}"))
     if cell.test_loss is not None:

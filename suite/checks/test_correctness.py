@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from suite.checks import NOTE
+from suite.checks import FAILURE, NOTE, RAISED, WRONG
 from suite.checks.bench import Bench
 from suite.processes.failure import WorkerFailure
 from suite.properties.answers import OWN_SIGNATURE, UNSEEN
@@ -47,6 +47,7 @@ def test_correctness(
     if result.not_run:
         pytest.skip(result.not_run)
     if result.failure:
+        request.node.user_properties.append((FAILURE, RAISED if result.crashed else WRONG))
         first, _, _ = result.failure.partition("\n")
         if f"{OWN_SIGNATURE}: " in first:  # what the case was makes no difference
             signatures[correctness_trainer] = correctness_check

@@ -1,34 +1,28 @@
-"""`python -m suite bisect`: which commit made it slow? With `--good` a whole bisection, otherwise one of its runs.
+"""`python -m suite bisect`: judge the commit that is checked out, for `git bisect run`.
 
-One run judges the commit that is checked out and ends as `git bisect run` understands it: 0 is good and 1 is bad. 125
-skips a commit that cannot be judged: too noisy, does not build, nothing to compare with. From 128 on the bisection
-ends. docs/bisect.md shows examples and derives how often a whole bisection is wrong.
+It ends as git understands it: 0 is good, 1 is bad, and 125 skips a commit that cannot be judged (too noisy, does not
+build, nothing to compare with). From 128 on the bisection ends.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import subprocess
 import sys
 import traceback
-from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
-from suite.base.git import GitError
-from suite.cli import gate
-from suite.cli.bisection import ABORT, BAD, ERROR, GOOD, NAMES, SKIP, GitHistory, find
-from suite.cli.command import USAGE_ERROR, Stop, positive, whole_number
+from suite.cli import pytest_run
 from suite.records.record import CellRecord, Record
 from suite.run.observations import Observations
 from suite.verdict import Outcome
 
-SUMMARY = "find the commit that made it slow, or judge the one that is checked out, for `git bisect run`"
+SUMMARY = "judge the commit that is checked out, for `git bisect run`"
 PYTEST_OPTIONS = True
+GOOD, BAD, SKIP, ERROR, STOP = 0, 1, 125, 128, 130
+NAMES = {GOOD: "good", BAD: "bad", SKIP: "skip", ERROR: "error", STOP: "stop"}
 ON_TIMEOUT = {"slow": BAD, "skip": SKIP, "error": ERROR}
-TIMEOUT_S = 3600.0
 
 _WITHOUT_A_RUN = {
     int(pytest.ExitCode.INTERRUPTED): "a file could not be collected",
@@ -39,44 +33,20 @@ _WITHOUT_A_RUN = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the ends of a bisection, and what a time-out means."""
-    parser.add_argument("--good", metavar="REV", help="a commit before the slowdown: find the first bad one after it")
-    parser.add_argument("--bad", default="HEAD", metavar="REV", help="with --good: a commit after it (default: HEAD)")
+    """Declare what a time-out means."""
     parser.add_argument(
         "--on-timeout",
         choices=ON_TIMEOUT,
         default="skip",
-        help="what a commit is that does not answer in time: slow (bad), skip, or an error that ends the bisection "
-        "(default: skip)",
-    )
-    parser.add_argument(
-        "--timeout-s",
-        type=positive,
-        default=TIMEOUT_S,
-        metavar="SECONDS",
-        help=f"with --good: what one run may take; a worker's own deadlines are shorter (default: {TIMEOUT_S:g})",
-    )
-    parser.add_argument(
-        "--runs",
-        type=whole_number(),
-        default=1,
-        metavar="N",
-        help="without --good: the runs of the bisection, which share the error probabilities (default: 1)",
+        help="what a commit is whose worker does not answer in time: slow (bad), skip, or an error that ends the "
+        "bisection (default: skip)",
     )
 
 
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
-    """Find the first bad commit, or judge one commit and say on stderr what git is told and why.
-
-    Raises:
-        Stop: a bisection has no answer.
-    """
-    if asked.good is not None:
-        return _whole(asked, pytest_arguments)
+    """Judge the commit, and say on stderr what git is told and why."""
     try:
-        ended = gate.run(
-            pytest_arguments, lambda settings: dataclasses.replace(settings, explain=False, runs=asked.runs)
-        )
+        ended = pytest_run.run(pytest_arguments, lambda settings: dataclasses.replace(settings, explain=False))
     except (Exception, SystemExit):  # a conftest that leaves; git would read the interpreter's exit status as "bad"
         traceback.print_exc()
         status, reason = SKIP, "the commit's own code ended pytest"
@@ -86,7 +56,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
         status, reason = judge(
             ended.status, record, interrupted=ended.interrupted, late=late, on_timeout=ON_TIMEOUT[asked.on_timeout]
         )
-    _say(f"{NAMES[status]} ({status}): {reason}")
+    print(f"bisect: {NAMES[status]} ({status}): {reason}", file=sys.stderr, flush=True)
     return status
 
 
@@ -106,7 +76,7 @@ def judge(
         on_timeout: what such a commit is.
     """
     if interrupted:
-        return ABORT, "interrupted"
+        return STOP, "interrupted"
     if record is None:
         return SKIP, _WITHOUT_A_RUN.get(status, f"nothing was measured (pytest's exit status {status})")
     if failed := [f"{cell.id}: {cell.reason}" for cell in record.cells if _code_failed(cell)]:
@@ -131,30 +101,3 @@ def timed_out(run: Observations) -> str:
     """Return which of the candidate's workers did not answer in time, in words; "" where all did."""
     late = {arm: failure for arm, failure in run.lost.items() if failure.timed_out and arm.side == "candidate"}
     return "; ".join(f"{arm.id}: {failure.cause}" for arm, failure in late.items())
-
-
-def _whole(asked: argparse.Namespace, pytest_arguments: Sequence[str]) -> int:
-    if any(argument.startswith("--scaling-against") for argument in pytest_arguments):
-        raise Stop("--scaling-against: with --good, every commit is compared with that one; leave it out", USAGE_ERROR)
-    try:
-        with GitHistory(Path.cwd(), asked.good, asked.bad) as history:
-
-            def measure(commit: str, runs: int) -> int:
-                history.check_out(commit)
-                own = [f"--runs={runs}", f"--on-timeout={asked.on_timeout}", f"--scaling-against=ref:{history.good}"]
-                command = [sys.executable, "-m", "suite", "bisect", *pytest_arguments, *own]
-                try:
-                    return gate.in_own_process(command, timeout_s=asked.timeout_s)
-                except subprocess.TimeoutExpired:
-                    status = ON_TIMEOUT[asked.on_timeout]
-                    _say(f"{NAMES[status]} ({status}): timed out: it did not end within {asked.timeout_s:g} s")
-                    return status
-
-            find(history, measure, _say)
-    except GitError as error:
-        raise Stop(str(error)) from error
-    return 0
-
-
-def _say(line: str) -> None:
-    print(f"bisect: {line}", file=sys.stderr, flush=True)

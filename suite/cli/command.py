@@ -1,19 +1,32 @@
-"""What the commands share: how one ends early, and the values that their options take."""
+"""What the commands share: their options' values, their folders, how one ends early, and processes that they start."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
-from suite.records.files import is_inside
+from suite.processes.ending import as_interrupts
+from suite.records.files import RecordError, is_inside, read_model
+from suite.records.record import RECORD, Record
+from suite.room import quiet
 from suite.room.reading import printable
 
 Value = TypeVar("Value")
+Known = TypeVar("Known")
 
 USAGE_ERROR = 4  # as pytest's
+LEAVING_S = 60.0  # for pytest to end its workers and to write what it has
+TAIL_LINES = 6
 
 
 class Stop(Exception):
@@ -85,3 +98,126 @@ def several(parse: Callable[[str], Value]) -> Callable[[str], tuple[Value, ...]]
         return tuple(dict.fromkeys(parse(part.strip()) for part in text.split(",")))
 
     return parse_all
+
+
+def machine_folder(record: Path) -> Path | None:
+    """Return the folder of the machine that a record is kept under; None for a record that is kept elsewhere."""
+    run = record.parent.resolve()  # not of what the record itself may be a link to
+    return run.parent.parent if run.parent.name == "runs" else None
+
+
+def known_of(machine: Path, read: Callable[[Path, str], Known | None], without: str) -> Known | None:
+    """Read a machine's baseline or calibration. If it is unreadable, say so on stderr and return None.
+
+    Args:
+        machine: its folder.
+        read: takes the report folder and the machine's key.
+        without: begins the line on stderr.
+    """
+    try:
+        return read(machine.parent, machine.name)
+    except RecordError as error:
+        print(f"{without}: {error}", file=sys.stderr)
+        return None
+
+
+def records_in(reports: Path) -> list[Record]:
+    """Return the records in a report folder that can be read, the oldest first."""
+    records = []
+    for path in sorted(reports.glob(f"*/runs/*/{RECORD}"), key=lambda path: path.parent.name):
+        with contextlib.suppress(RecordError):
+            records.append(read_model(path, Record))
+    return records
+
+
+def in_own_process(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    output: IO[bytes] | None = None,
+    limit_s: float | None = None,
+) -> int:
+    """Run a command in a session of its own and return its exit status.
+
+    The command is asked to end when this process is interrupted or killed, or at the limit. Whatever is left of its
+    process group is then killed.
+
+    Raises:
+        OSError: it cannot be started.
+        subprocess.TimeoutExpired: it did not end within `limit_s`.
+    """
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=None if output is None else subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=functools.partial(quiet.die_with_parent, signal.SIGTERM),
+    )
+    try:
+        return process.wait(limit_s)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LEAVING_S)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of several that a page reports on.
+
+    Attributes:
+        name: what works if it passes.
+        command: its exit status is 0 if it passes.
+        limit_s: seconds after which it is ended.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    limit_s: float
+
+
+@dataclass(frozen=True)
+class Tried:
+    """The result of a step: `problem` is empty if it passed, and `log` has what it printed."""
+
+    step: Step
+    problem: str
+    log: Path
+
+    @property
+    def evidence(self) -> list[str]:
+        """The command, the end of its output, and the path of all of it, as an indented block."""
+        said = self.log.read_text(encoding="utf-8", errors="replace") if self.log.is_file() else ""
+        lines = (f"$ {shlex.join(self.step.command)}", *said.splitlines()[-TAIL_LINES:], f"all of it: {self.log}")
+        return [f"    {line}" for line in lines]
+
+
+def try_all(steps: Sequence[Step], folder: Path) -> list[Tried]:
+    """Run the steps one after the other. One that fails, hangs or cannot be started does not stop the others.
+
+    A signal that ends a job interrupts the current step, and ends this process.
+    """
+    tried = []
+    with as_interrupts():
+        for number, step in enumerate(steps, start=1):
+            print(f"{number} of {len(steps)}: {step.name} (at most {step.limit_s:.0f} s)", flush=True)
+            tried.append(_try(step, folder / f"{number}.log"))
+            print(f"    {tried[-1].problem or 'works'}", flush=True)
+    return tried
+
+
+def _try(step: Step, log: Path) -> Tried:
+    with log.open("wb") as output:
+        try:
+            status = in_own_process(step.command, output=output, limit_s=step.limit_s)
+        except OSError as error:
+            return Tried(step, f"cannot be started: {error.strerror}: {step.command[0]}", log)
+        except subprocess.TimeoutExpired:
+            return Tried(step, f"no end within {step.limit_s:.0f} s", log)
+    return Tried(step, f"exit status {status}" if status else "", log)

@@ -1,4 +1,4 @@
-"""`python -m suite compare FIRST SECOND`: two runs side by side. It informs; its exit status is no verdict."""
+"""`python -m suite compare FIRST SECOND`: two runs side by side. Its exit status is no verdict."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from suite.cli import locate
 from suite.cli.command import USAGE_ERROR, Stop, writing
-from suite.records import baselines, calibration, comparison
-from suite.records.comparison import Known
-from suite.records.files import read_model, write_atomically
-from suite.records.record import Record
+from suite.cli.pytest_run import add_report_dir, report_dir
+from suite.records import comparison
+from suite.records.files import is_inside, read_model, write_atomically
+from suite.records.record import RECORD, Record
 from suite.render import comparison as render
+from suite.room.reading import printable
 
-SUMMARY = "lay two runs side by side: what differs around them, and which cells became slower or faster"
+SUMMARY = "lay two runs side by side: what differs around them, and each cell's times and efficiency"
 PYTEST_OPTIONS = False
 
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     parser.add_argument("--markdown", action="store_true", help="print Markdown instead of tables")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained page as well")
-    locate.add_report_dir(parser)
+    add_report_dir(parser)
 
 
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
@@ -37,28 +37,38 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
         Stop: a run is unknown or cannot be read (status 4), or the page cannot be written (1).
     """
     try:
-        paths = [locate.record_of(name, asked.scaling_report_dir) for name in (asked.first, asked.second)]
-        first, second = (read_model(path, Record) for path in paths)
+        paths = [record_of(name, asked.scaling_report_dir) for name in (asked.first, asked.second)]
+        compared = comparison.compare(*(read_model(path, Record) for path in paths))
     except ValueError as error:  # RecordError is one
         raise Stop(str(error), USAGE_ERROR) from error
-    compared = comparison.compare(first, second, _known(paths[1], second))
     if asked.html is not None:
         with writing(asked.html, "--html"):
             write_atomically(asked.html, render.to_html(compared))
-    console = Console()
-    if asked.markdown:
-        print(render.to_markdown(compared))
-    else:
-        print(render.terminal(compared, console.width, color=console.is_terminal))
+    screen = Console()
+    color = screen.is_terminal
+    print(render.to_markdown(compared) if asked.markdown else render.terminal(compared, screen.width, color=color))
     return 0
 
 
-def _known(path: Path, record: Record) -> Known:
-    """Return what the folder of the record's machine says about how runs differ."""
-    machine = locate.machine_folder(path)
-    if machine is None or machine.name != record.machine.key:
-        return Known()
-    return Known(
-        locate.known_of(machine, baselines.read, "compare: without what was accepted"),
-        locate.known_of(machine, calibration.read, "compare: without the calibration"),
-    )
+def record_of(name: str, option: str | None) -> Path:
+    """Return the one record that a file, a run's folder or a run's id names; `option` is as in `report_dir`.
+
+    Links that lead out of a folder are left out; a file that is named may be one.
+
+    Raises:
+        ValueError: there is none, or an id is that of runs on several machines.
+    """
+    place = Path(name)
+    if place.is_file():
+        return place
+    if (place / RECORD).is_file() and is_inside(place, place / RECORD):
+        return place / RECORD
+    reports = report_dir(option)
+    named = (path for path in reports.glob(f"*/runs/*/{RECORD}") if path.parent.name == name)
+    paths = sorted(path for path in named if is_inside(reports, path))
+    if len(paths) == 1:
+        return paths[0]
+    if paths:
+        machines = printable(", ".join(path.parts[-4] for path in paths))
+        raise ValueError(f"run {name!r} was measured on {machines}: name the folder of one")
+    raise ValueError(f"{name!r}: expected a {RECORD}, a run's folder, or the id of a run under {reports}")

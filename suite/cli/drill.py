@@ -9,19 +9,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 import pytest
 
-from suite.cli import gate, locate
-from suite.cli.command import USAGE_ERROR, Stop, positive, writing
+from suite.checks import FAILURE, WRONG
+from suite.cli import pytest_run
+from suite.cli.command import USAGE_ERROR, Stop, in_own_process, known_of, positive, records_in, writing
 from suite.processes.folder import TemporaryFolder
 from suite.records import calibration
-from suite.records.files import RecordError, read_model
 from suite.records.record import Record
 from suite.render import job_summary
 from suite.verdict import Outcome
@@ -29,10 +29,8 @@ from suite.verdict import Outcome
 SUMMARY = "plant a slowdown and a wrong gradient; fail unless both turn the gate red"
 PYTEST_OPTIONS = True
 SLOWDOWN = 0.25  # five times the default tolerance: a gate that misses this is of no use
-SKIPPED = "skipped: "
 CHECKS = ("gradient", "identity")  # the one that must fail, and the one that must not
-# What the check says of a wrong gradient: plain SGD against one device, and a trainer against itself or a reference.
-_OF_THE_GRADIENT = re.compile("the gradient of|is off that of .* on one device")
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 PLANTED = """\
 from suite.rank import planting
@@ -40,6 +38,13 @@ from suite.rank import planting
 Slow = planting.slowed({trainer!r}, {slowdown!r}, at={world_size})
 Wrong = planting.wrong({trainer!r})
 """
+
+
+class Checked(NamedTuple):
+    """The outcome of a check, `WRONG` if the trainer computed something wrong, and the first line of its message."""
+
+    outcome: str
+    message: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,10 +72,10 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     """
     trainer = absolute(asked.scaling_trainer)
     common = [*pytest_arguments, "--scaling-mode", asked.scaling_mode]
-    settings = gate.settings([*common, f"--scaling-trainer={trainer}", f"--scaling-against={trainer}"])
+    settings = pytest_run.settings([*common, f"--scaling-trainer={trainer}", f"--scaling-against={trainer}"])
     if settings.misfit:
         raise Stop(settings.misfit)
-    gate.require_one_host(settings)  # others do not have the file that is planted
+    pytest_run.require_one_host(settings)  # others do not have the file that is planted
     size = settings.world_sizes[-1]
     with writing(Path("TMPDIR"), "TMPDIR"):
         temporary = TemporaryFolder("drill-")
@@ -84,12 +89,12 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
         # The drill's own options come last and win; its records are no part of the machine's history.
         slow = [f"--scaling-trainer={planted}:Slow", f"--scaling-against=trainer:{trainer}"]
         own = [f"--scaling-world-sizes={size}", f"--scaling-report-dir={reports}"]
-        status = _pytest(gate.SCALING, [*common, *slow, *own])
-        complaints = judge_slow(status, _record(reports))
+        status = _pytest(pytest_run.SCALING, [*common, *slow, *own])
+        complaints = judge_slow(status, records_in(reports))
         _say("a wrong gradient: `-m correctness` must turn red")
         wrong = [f"--scaling-trainer={planted}:Wrong", "-k", " or ".join(CHECKS), "--junitxml", str(junit)]
-        status = _pytest(gate.CORRECTNESS, [*common, *wrong])
-        complaints += judge_wrong(status, failed_checks(junit) if junit.exists() else {})
+        status = _pytest(pytest_run.CORRECTNESS, [*common, *wrong])
+        complaints += judge_wrong(status, checked(junit) if junit.exists() else {})
     for complaint in complaints:
         _say(f"FAILED: {complaint}")
     if not complaints:
@@ -97,13 +102,14 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     return 1 if complaints else 0
 
 
-def judge_slow(status: int, record: Record | None) -> list[str]:
+def judge_slow(status: int, records: Sequence[Record]) -> list[str]:
     """Return what is wrong unless a slowed trainer turned the gate red because of its time; `status` is pytest's."""
     what = "the planted slowdown"
-    if record is None or not record.cells:
+    cells = [cell for record in records for cell in record.cells]
+    if not cells:
         return [f"{what}: nothing was measured (pytest's exit status {status})"]
     complaints = []
-    for cell in record.cells:
+    for cell in cells:
         by_time = any(check.rule == "time" and check.outcome is Outcome.FAIL for check in cell.checks)
         if cell.outcome is Outcome.INCONCLUSIVE:
             complaints.append(
@@ -118,41 +124,46 @@ def judge_slow(status: int, record: Record | None) -> list[str]:
     return complaints
 
 
-def judge_wrong(status: int, checks: dict[str, str | None]) -> list[str]:
+def judge_wrong(status: int, checks: Mapping[str, Checked]) -> list[str]:
     """Return what is wrong unless a wrong gradient turned the gate red because of the gradient.
 
     On one device nothing is planted, so a trainer that fails there too is broken in another way.
 
     Args:
         status: pytest's exit status.
-        checks: by name, the message of each that failed or was skipped, None for one that passed.
+        checks: those that ran, by name.
     """
     what = "the planted wrong gradient"
     if not set(CHECKS) <= checks.keys():
         return [f"{what}: the checks did not run (pytest's exit status {status})"]
-    message, alone = checks["gradient"], checks["identity"]
-    if alone is not None and not alone.startswith(SKIPPED):
-        return [f"{what}: check 'identity' failed too, where nothing was planted: {alone}"]
-    if message is None:
+    gradient, identity = (checks[name] for name in CHECKS)
+    if identity.outcome not in (PASSED, SKIPPED):
+        return [f"{what}: check 'identity' failed too, where nothing was planted: {identity.message}"]
+    if gradient.outcome == PASSED:
         return [f"{what}: check 'gradient' stayed green"]
-    if message.startswith(SKIPPED):  # as where two ranks of the trainer cannot share the only GPU
-        return [f"{what}: check 'gradient' was {message}"]
-    if _OF_THE_GRADIENT.search(message) is None:
-        return [f"{what}: check 'gradient' is red for another reason: {message}"]
+    if gradient.outcome == SKIPPED:  # as where two ranks of the trainer cannot share the only GPU
+        return [f"{what}: check 'gradient' was skipped: {gradient.message}"]
+    if gradient.outcome != WRONG:
+        return [f"{what}: check 'gradient' is red for another reason: {gradient.message}"]
     if status != pytest.ExitCode.TESTS_FAILED:
         return [f"{what}: check 'gradient' failed, and pytest's exit status is {status} instead of 1"]
     return []
 
 
-def failed_checks(junit: Path) -> dict[str, str | None]:
-    """Return each check of a JUnit file with the first line of what it says; None where it passed."""
-    checks: dict[str, str | None] = {}
+def checked(junit: Path) -> dict[str, Checked]:
+    """Return the checks in a JUnit file by name."""
+    checks = {}
     for case in ElementTree.parse(junit).iter("testcase"):  # noqa: S314 - our own process has just written it
         name = case.get("name", "").rpartition("-")[2].removesuffix("]")
-        failures = [*case.iter("failure"), *case.iter("error")]
-        checks[name] = (failures[0].get("message") or "failed").splitlines()[0] if failures else None
-        for skip in case.iter("skipped"):
-            checks[name] = SKIPPED + skip.get("message", "")
+        properties = {each.get("name"): each.get("value") for each in case.iter("property")}
+        found = Checked(PASSED)
+        for element in case:
+            message = (element.get("message") or "").partition("\n")[0]
+            if element.tag in ("failure", "error"):
+                found = Checked(properties.get(FAILURE) or FAILED, message)
+            elif element.tag == "skipped":
+                found = Checked(SKIPPED, message)
+        checks[name] = found
     return checks
 
 
@@ -169,18 +180,10 @@ def copy_calibration(report_dir: Path, reports: Path) -> None:
         Stop: the drill's folder cannot be written.
     """
     for path in report_dir.glob("*/calibration.json"):
-        known = locate.known_of(path.parent, calibration.read, "drill: without a calibration")
+        known = known_of(path.parent, calibration.read, "drill: without a calibration")
         if known is not None:
             with writing(reports, "TMPDIR"):
                 known.write(reports)
-
-
-def _record(reports: Path) -> Record | None:
-    path = next(reports.glob("*/runs/*/record.json"), None)
-    try:
-        return read_model(path, Record) if path else None
-    except RecordError as error:
-        raise Stop(str(error)) from error
 
 
 def _pytest(gate_arguments: Sequence[str], arguments: Sequence[str]) -> int:
@@ -193,7 +196,7 @@ def _pytest(gate_arguments: Sequence[str], arguments: Sequence[str]) -> int:
     # A planted fault must not appear in the summary of a CI job.
     environment = {name: value for name, value in os.environ.items() if name != job_summary.VARIABLE}
     # No deadline here: the gate has a budget, and each of its waits a deadline.
-    status = gate.in_own_process(command, environment=environment)
+    status = in_own_process(command, environment=environment)
     if status == pytest.ExitCode.USAGE_ERROR:
         raise Stop("pytest refused its options; correct what it says above", USAGE_ERROR)
     return status

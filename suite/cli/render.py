@@ -10,17 +10,18 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from suite.cli import locate
-from suite.cli.command import USAGE_ERROR, Stop
+from suite.cli.command import USAGE_ERROR, Stop, known_of, machine_folder
+from suite.cli.pytest_run import add_report_dir, report_dir
 from suite.records import baselines
 from suite.records.baselines import Baseline
-from suite.records.files import RecordError, read_model
-from suite.records.record import Record
+from suite.records.files import RecordError, is_inside, read_model
+from suite.records.record import RECORD, Record
 from suite.render import pages
 from suite.room.reading import printable
 
 SUMMARY = "write report.html, summary.md and index.html again, from what the records say"
 PYTEST_OPTIONS = False
+_LAYOUTS = (RECORD, f"runs/*/{RECORD}", f"*/runs/*/{RECORD}")  # of a run, of a machine, of a report folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RECORD_OR_FOLDER",
         help="a record.json, or the folder of a run, of a machine or of reports (default: the report folder)",
     )
-    locate.add_report_dir(parser)
+    add_report_dir(parser)
 
 
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
@@ -42,8 +43,8 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
         Stop: no record is where one was named (status 4), or a page cannot be written (1).
     """
     try:
-        places = asked.records or [locate.report_dir(asked.scaling_report_dir)]
-        paths = [path for place in places for path in locate.records(place)]
+        places = asked.records or [report_dir(asked.scaling_report_dir)]
+        paths = [path for place in places for path in records_at(place)]
     except ValueError as error:
         raise Stop(str(error), USAGE_ERROR) from error
     try:
@@ -55,14 +56,30 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     return USAGE_ERROR if unread and asked.records else 0
 
 
+def records_at(place: Path) -> list[Path]:
+    """Return the record at a place, or those under it: of a run's folder, a machine's or a report folder; in order.
+
+    Links that lead out of the folder are left out, because pages are written next to a record.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if place.is_file():
+        return [place]
+    for layout in _LAYOUTS:
+        if paths := sorted(path for path in place.glob(layout) if is_inside(place, path)):
+            return paths
+    raise ValueError(f"{place}: expected a {RECORD}, or the folder of a run, of a machine, or of reports that has one")
+
+
 def _write(records: Iterable[Path]) -> tuple[int, int]:
     """Write the pages of these records and of their machines; return how many were written and how many unreadable."""
     accepted: dict[Path, Baseline | None] = {}
     written = unread = 0
     for path in records:
-        machine = locate.machine_folder(path)
+        machine = machine_folder(path)
         if machine is not None and machine not in accepted:
-            accepted[machine] = locate.known_of(machine, baselines.read, "render: without what was accepted")
+            accepted[machine] = known_of(machine, baselines.read, "render: without what was accepted")
         try:
             record = read_model(path, Record)
         except RecordError as error:

@@ -1,84 +1,61 @@
-"""`python -m suite sweep`: accuracy over batch, learning rate and world size, for every rule that scales the rate.
+"""`python -m suite sweep`: accuracy over learning rate, batch and world size (rows 2-E1, 2-E2, 3-E1, 0-advice).
 
-The documents' exercises (rows 2-E1, 2-E2, 3-E1) and their advice (0-advice): k devices take k times the batch; the rate
-is raised, but not without limit. Real nets on real workers, fresh from their seeds. The files are written after every
-net, so that a sweep which is stopped keeps the nets that it has.
+Real nets on real workers, fresh from their seeds, with a group of processes for each world size. Both files are written
+after every net, and the same command with the same --out trains the nets that are missing there.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import shutil
-import sys
 import time
 from pathlib import Path
 
-from suite.cli import gate
+from rich.console import Console
+
+from suite.base.sides import Sides
+from suite.cli import pytest_run
 from suite.cli.command import USAGE_ERROR, Stop, new_folder, positive, several, whole_number, writing
 from suite.plan.cells import Cell, short
-from suite.plan.config import Config
-from suite.plan.workloads import Recipe, no_recipe
+from suite.plan.workloads import no_recipe
+from suite.processes.answers import Epoch
 from suite.processes.failure import WorkerFailure
-from suite.records.files import keep_from_git, write_atomically
+from suite.processes.jobs import TrainingRecipe
+from suite.records.files import RecordError, keep_from_git, read_model, write_atomically
 from suite.records.record import Environment
-from suite.records.sweep import LINEAR_WARMUP, RULES, Grid, Sweep
+from suite.records.sweep import Setting, Sweep, Trained
 from suite.render import sweep as render
-from suite.render.figures import plural
+from suite.render.screen import shown
 from suite.room.devices import cuda_count
+from suite.run import preparing
+from suite.run.learning import NotScored, learn
 from suite.run.observations import Observations
-from suite.run.progress import StreamProgress
+from suite.run.plan import FIRST_STEP_TIMEOUT_S
 from suite.run.session import Say
-from suite.run.sweep import Trainings
+from suite.run.timer import hang_timeout_s
 
-SUMMARY = "train over batch x learning rate x world size, and compare the rules that scale the rate"
+SUMMARY = "train over learning rate x batch x world size, and show the accuracy"
 PYTEST_OPTIONS = True
-EPOCHS = 10
-SEEDS = 3
-WARMUP_EPOCHS = 2
-RATES = (0.5, 1.0, 2.0, 4.0)  # times the recipe's
-FILES = ("sweep.json", "summary.md")
+EPOCHS, SEEDS = 10, 3
+RATES = (0.5, 1.0, 1.5, 2.0, 4.0)  # times the recipe's; on two devices every rule's rate is one of them
+FILES = ("sweep.json", "sweep.html")
+MOST_FAILURES = 3  # in a row
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the grid, the length of a training, and where the files go."""
-    counts, ones = several(whole_number()), "on one device, comma-separated"
-    parser.add_argument(
-        "--batches", type=counts, metavar="B,...", help=f"samples a step {ones} (default: the workload's recipe)"
-    )
-    parser.add_argument(
-        "--lrs",
-        type=several(positive),
-        metavar="LR,...",
-        help=f"learning rates {ones} (default: half to four times the recipe's)",
-    )
-    parser.add_argument(
-        "--lr-rules",
-        type=several(_rule),
-        default=RULES,
-        metavar="NAME,...",
-        help=f"of {', '.join(RULES)} (default: all)",
-    )
-    parser.add_argument(
-        "--epochs",
-        type=counts,
-        default=(EPOCHS,),
-        metavar="N,...",
-        help=f"of a training; a table for each, of the same nets (default: {EPOCHS})",
-    )
-    parser.add_argument(
-        "--seeds", type=whole_number(), default=SEEDS, metavar="N", help=f"nets a setting (default: {SEEDS})"
-    )
-    parser.add_argument(
-        "--warmup-epochs",
-        type=whole_number(),
-        metavar="N",
-        help=f"in which {LINEAR_WARMUP} climbs from the one-device rate (default: {WARMUP_EPOCHS}, or all)",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="a new folder for the files (default: in the report folder)"
-    )
-    parser.add_argument("--scaling-trainer", default="ddp", metavar="NAME", help="the one that trains (default: ddp)")
+    counts, times = several(whole_number()), ", ".join(f"{rate:g}" for rate in RATES)
+    for name, kind, default, text in (
+        ("--batches", counts, None, "samples a step on one device, k times as many on k (default: the recipe's)"),
+        ("--lrs", several(positive), None, f"learning rates, on every k (default: {times} times the recipe's)"),
+        ("--epochs", counts, (EPOCHS,), f"of a training; of several, accuracy after each (default: {EPOCHS})"),
+        ("--seeds", whole_number(), SEEDS, f"how many nets of a setting (default: {SEEDS})"),
+        ("--out", Path, None, "a new folder for the files, or that of a sweep to be continued (default: a new one)"),
+        ("--scaling-trainer", str, "ddp", "the one that trains (default: ddp)"),
+    ):
+        parser.add_argument(name, type=kind, default=default, help=text)
 
 
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
@@ -87,133 +64,109 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     Raises:
         Stop: an option is wrong (status 4), or nothing can be trained or written (1).
     """
-    settings = gate.settings([*pytest_arguments, f"--scaling-trainer={asked.scaling_trainer}"])
-    asked.epochs = sorted(asked.epochs)
-    asked.warmup_epochs = asked.warmup_epochs or min(WARMUP_EPOCHS, asked.epochs[0])
-    recipe = _recipe(asked, settings)
-    grid = Grid(
-        batches=tuple(sorted(asked.batches or [recipe.batch])),
-        lrs=tuple(sorted(asked.lrs or [float(f"{recipe.lr * factor:.9g}") for factor in RATES])),
-        rules=asked.lr_rules,
-        world_sizes=settings.world_sizes,
-        seeds=asked.seeds,
-    )
+    settings = pytest_run.settings([*pytest_arguments, f"--scaling-trainer={asked.scaling_trainer}"])
+    for option, given in (("trainer", settings.trainers), ("workload", settings.workloads)):
+        if len(given) != 1:
+            raise Stop(f"--scaling-{option} names {len(given)}: a sweep is of one; run it once for each", USAGE_ERROR)
+    [trainer], [workload], devices = settings.trainers, settings.workloads, settings.devices
+    if (recipe := workload.accuracy) is None:
+        raise Stop(no_recipe(workload.name), USAGE_ERROR)
+    if devices.kind == "cuda" and not 0 < devices.gpus_needed <= cuda_count():
+        remedy = f"{devices.remedy}, or use --scaling-devices cpu"
+        raise Stop(f"{devices}: CUDA shows {cuda_count()} device(s); {remedy}")
+    if settings.misfit:
+        raise Stop(settings.misfit)
     # Nothing is timed, so only the recipe's data is loaded.
-    trained = settings.workloads[0].model_copy(update={"dataset": recipe.dataset})
-    cells = [Cell(settings.trainers[0], trained.name, "weak", size) for size in settings.world_sizes]
-    measurement = gate.without_base(dataclasses.replace(settings, workloads=(trained,)), cells)
-    name = f"{short(settings.trainers[0])}-{trained.name}-{measurement.plan.run_id}"
-    folder = asked.out or settings.report_dir / measurement.plan.machine.key / "sweeps" / name
-    progress = StreamProgress(sys.stdout)
-    try:
-        with gate.sides(settings) as sides:
-            trainings = Trainings(measurement, sides, asked.epochs[-1], asked.warmup_epochs)
-            trainings.prepare(progress)
-            sweep = _empty(measurement, settings, asked, recipe, grid)
-            _check_prepared(measurement, sweep)
-            with new_folder(folder, "--out", None if asked.out else settings.report_dir):
-                if not asked.out:
-                    keep_from_git(folder.parents[1])
-                sweep = _train_all(sweep, folder, trainings, progress)
-    except WorkerFailure as error:
-        raise Stop(str(error)) from error
-    finally:
-        progress.end()
-    for epochs in asked.epochs:
-        progress.write(render.terminal(sweep.after(epochs), shutil.get_terminal_size().columns))
-    progress.keep(f"kept in {folder} ({', '.join(FILES)})")
-    return 1 if sweep.missing() else 0
+    trained = workload.model_copy(update={"dataset": recipe.dataset})
+    cells = [Cell(trainer, trained.name, "weak", size) for size in settings.world_sizes]
+    measurement = pytest_run.without_base(dataclasses.replace(settings, workloads=(trained,)), cells)
+    plan, epochs = measurement.plan, sorted(asked.epochs)
+    folder = settings.report_dir / plan.machine.key / "sweeps" / f"{short(trainer)}-{trained.name}-{plan.run_id}"
+    made = new_folder(folder, "--out", settings.report_dir) if asked.out is None else contextlib.nullcontext()
+    with pytest_run.sides(settings) as sides:
+        preparing.prepare(measurement, sides, [plan.own(cell) for cell in cells], lambda line: None)
+        if failure := next(iter(measurement.lost.values()), None):
+            raise Stop(str(failure))
+        dataset = measurement.datasets[recipe.dataset]
+        sweep = Sweep(
+            trainer=trainer,
+            workload=workload,
+            batches=tuple(sorted(asked.batches or [recipe.batch])),
+            lrs=tuple(sorted(asked.lrs or [float(f"{recipe.lr * factor:.9g}") for factor in RATES])),
+            world_sizes=settings.world_sizes,
+            seeds=asked.seeds,
+            epochs=epochs[-1],
+            dataset=dataset.name,
+            test_samples=dataset.test_samples,
+            machine=plan.machine,
+            environment=Environment(versions=measurement.versions["candidate"], commit=plan.commit, dirty=plan.dirty),
+        )
+        if (largest := max(setting.batch for setting in sweep.settings)) > dataset.train_samples:
+            too_many = f"a batch of {largest} is above the {dataset.train_samples} samples of {dataset.name}"
+            raise Stop(f"{too_many}; lower --batches or --scaling-world-sizes", USAGE_ERROR)
+        with made:
+            if asked.out is None:
+                keep_from_git(folder.parents[1])
+            sweep = _train_all(_continued(sweep, asked.out), asked.out or folder, epochs, measurement, sides)
+    print(render.terminal(sweep, epochs, shutil.get_terminal_size().columns))
+    return 1 if sweep.missing else 0
 
 
-def _train_all(sweep: Sweep, folder: Path, trainings: Trainings, progress: StreamProgress) -> Sweep:
-    """Train every net of the grid, and write both files after each."""
-    wanted = list(sweep.grid.wanted())
-    progress.keep(f"{plural(len(wanted), 'net')} to train")
-    begun = time.monotonic()
+def _continued(sweep: Sweep, folder: Path | None) -> Sweep:
+    """Return the sweep with the nets that the folder has of it."""
+    if folder is None or not (folder / FILES[0]).exists():
+        return sweep
     try:
-        for number, (setting, seed) in enumerate(wanted):
-            left_min = (len(wanted) - number) * (time.monotonic() - begun) / number / 60 if number else None
-            note = f"{number + 1} of {len(wanted)}" + (f", about {left_min:.1f} min left" if left_min else "")
+        kept = read_model(folder / FILES[0], Sweep)
+    except RecordError as error:
+        raise Stop(str(error), USAGE_ERROR) from error
+    same = ("trainer", "workload", "epochs", "dataset", "test_samples", "machine", "environment")
+    if other := [name for name in same if getattr(kept, name) != getattr(sweep, name)]:
+        raise Stop(f"{folder} has another sweep, whose {', '.join(other)} differ; choose another --out", USAGE_ERROR)
+    return sweep.model_copy(update={"trained": kept.trained})
+
+
+def _train_all(sweep: Sweep, folder: Path, epochs: list[int], measurement: Observations, sides: Sides) -> Sweep:
+    """Train every net that is missing, write both files after each, and stop where several fail in a row."""
+    wanted, in_a_row, console = sweep.missing, 0, Console()
+    console.print(f"sweep: {len(wanted)} nets to train; they are kept in {folder} ({', '.join(FILES)})", soft_wrap=True)
+    for number, (setting, seed) in enumerate(wanted, 1):
+        with console.status(f"{number} of {len(wanted)}") as status:
             try:
-                net = trainings.train(setting, seed, _noted(progress, note))
-                sweep = sweep.model_copy(update={"trained": (*sweep.trained, net)})
+                net = train(measurement, sides, setting, seed, epochs[-1], lambda line: status.update(shown(line)))
+                sweep, in_a_row = sweep.model_copy(update={"trained": (*sweep.trained, net)}), 0
+                line = f"{number} of {len(wanted)}: {setting}, seed {seed}: accuracy {net.per_epoch[-1]:.3f}"
             except WorkerFailure as failure:
-                progress.keep(f"failed: {failure}")
-                failed = f"{setting}, seed {seed}: {failure.cause}"
-                sweep = sweep.model_copy(update={"failed": (*sweep.failed, failed)})
-            with writing(folder, "--out"):
-                write_atomically(folder / FILES[0], sweep.model_dump_json(indent=1) + "\n")
-                write_atomically(folder / FILES[1], render.markdown(sweep))
-    except KeyboardInterrupt:
-        progress.keep(f"interrupted: {len(sweep.trained)} of {len(wanted)} nets are kept in {folder}")
-        raise
+                line, failed = f"failed: {failure}", (*sweep.failed, f"{setting}, seed {seed}: {failure.cause}")
+                sweep, in_a_row = sweep.model_copy(update={"failed": failed}), in_a_row + 1
+        console.print(shown(f"sweep: {line}"), soft_wrap=True)
+        with writing(folder, "--out"):
+            write_atomically(folder / FILES[0], sweep.model_dump_json(indent=1) + "\n")
+            write_atomically(folder / FILES[1], render.to_html(sweep, epochs))
+        if in_a_row == MOST_FAILURES:
+            break
     return sweep
 
 
-def _noted(say: Say, note: str) -> Say:
-    return lambda line: say(f"{line}; {note}")
-
-
-def _recipe(asked: argparse.Namespace, settings: Config) -> Recipe:
-    """Return the recipe to train by.
-
-    Raises:
-        Stop: there is none, the options do not fit together, or there is no device.
-    """
-    for option, given in (("trainer", settings.trainers), ("workload", settings.workloads)):
-        if len(given) != 1:
-            message = f"--scaling-{option} names {len(given)}: a sweep is of one; run it once for each"
-            raise Stop(message, USAGE_ERROR)
-    [workload], devices = settings.workloads, settings.devices
-    if workload.accuracy is None:
-        raise Stop(no_recipe(workload.name), USAGE_ERROR)
-    if LINEAR_WARMUP in asked.lr_rules and asked.warmup_epochs > asked.epochs[0]:
-        longer = f"--warmup-epochs {asked.warmup_epochs} is above --epochs {asked.epochs[0]}"
-        raise Stop(f"{longer}: the rate would never be reached; lower it", USAGE_ERROR)
-    if devices.kind == "cuda" and not 0 < devices.gpus_needed <= cuda_count():
-        missing = f"{devices}: CUDA shows {cuda_count()} device(s)"
-        raise Stop(f"{missing}; {devices.remedy}, or use --scaling-devices cpu")
-    if settings.misfit:
-        raise Stop(settings.misfit)
-    return workload.accuracy
-
-
-def _check_prepared(run: Observations, sweep: Sweep) -> None:
-    """Check what only a worker can tell: how much data there is, and what kind of step the trainer takes.
-
-    Raises:
-        Stop: the options ask for something else.
-    """
-    batch, size = max(sweep.grid.batches), max(sweep.grid.world_sizes)
-    if batch * size > sweep.train_samples:
-        too_many = f"batch {batch} on {size} device(s) is {batch * size} samples"
-        remedy = "lower --batches or --scaling-world-sizes"
-        raise Stop(f"{too_many}, above the {sweep.train_samples} of {sweep.dataset}; {remedy}", USAGE_ERROR)
-    [oracle] = {about.oracle for about in run.trainers.values()}
-    if LINEAR_WARMUP in sweep.grid.rules and oracle != "sgd":
-        others = ",".join(rule for rule in RULES if rule != LINEAR_WARMUP)
-        needs = f"{LINEAR_WARMUP} needs a trainer whose step is plain SGD, and this one's oracle is {oracle!r}"
-        raise Stop(f"--lr-rules: {needs}; use --lr-rules {others}", USAGE_ERROR)
-
-
-def _empty(run: Observations, settings: Config, asked: argparse.Namespace, recipe: Recipe, grid: Grid) -> Sweep:
-    """Return the sweep without any net."""
-    dataset = run.datasets[recipe.dataset]
-    return Sweep(
-        trainer=settings.trainers[0],
-        workload=settings.workloads[0],
-        epochs=asked.epochs[-1],
-        warmup_epochs=asked.warmup_epochs,
-        dataset=dataset.name,
-        train_samples=dataset.train_samples,
-        test_samples=dataset.test_samples,
-        machine=run.plan.machine,
-        environment=Environment(versions=run.versions["candidate"], commit=run.plan.commit, dirty=run.plan.dirty),
-        grid=grid,
-    )
-
-
-def _rule(text: str) -> str:
-    if text not in RULES:
-        raise argparse.ArgumentTypeError(f"{text!r}: valid values are {', '.join(RULES)}")
-    return text
+def train(measurement: Observations, sides: Sides, wanted: Setting, seed: int, epochs: int, say: Say) -> Trained:
+    """Train one net; a rank that died, raised or was silent is a WorkerFailure, and the next net gets fresh workers."""
+    config, size = measurement.plan.config, wanted.world_size
+    [own] = {measurement.plan.own(cell) for cell in measurement.plan.cells if cell.world_size == size}
+    accuracy = config.workloads[0].accuracy
+    assert accuracy is not None, "a workload without a recipe is refused before"
+    batch, dataset = wanted.batch, measurement.datasets[accuracy.dataset]
+    recipe = TrainingRecipe(dataset=dataset, batch=batch, lr=wanted.lr, epochs=epochs, init=accuracy.init)
+    job = dataclasses.replace(measurement.jobs[own], seed=seed)
+    group = sides.pools["candidate"].group(f"sweep-{size}", job.size)
+    # The deadline of an epoch comes from a step and a small evaluation, once everything is warm.
+    for _ in range(2):
+        begun, trial = time.monotonic(), dataclasses.replace(recipe, samples=batch, epochs=1)
+        group.request(Epoch, "train", FIRST_STEP_TIMEOUT_S, arm=job, recipe=trial, epoch=0)
+    epoch_s = hang_timeout_s(recipe.minibatches * (time.monotonic() - begun))
+    try:
+        curve = learn(group.request, job, recipe, epoch_s, f"{short(config.trainers[0])} on {wanted}, seed {seed}", say)
+    except NotScored as error:
+        raise WorkerFailure("sweep", f"no accuracy: {error}") from error
+    assert curve is not None, "a group raises where it cannot answer"
+    crowded, reached, train_s = config.devices.oversubscribed(size), curve.per_epoch, curve.train_s
+    return Trained(setting=wanted, seed=seed, per_epoch=reached, train_s=train_s, oversubscribed=crowded)

@@ -67,7 +67,6 @@ class Config:
     # Trainers and modes of the default that are the same on the only device, by the one that is measured for them.
     alike: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     repeat: tuple[str, ...] = ()  # pytest's arguments that repeat the run, without --scaling-accept
-    runs: int = 1  # of a bisection that this is one of: they share the error probabilities
     calibrate: int = 0  # sessions of a calibration, in which nothing is decided early; 0 in a run that judges
 
     @property

@@ -109,22 +109,11 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Operator:
-    """One operator's share of a traced step, all threads together; times without the operators that it calls."""
-
-    name: str
-    calls: float = 0.0
-    cpu_ms: float = 0.0
-    cuda_ms: float = 0.0
-
-
-@dataclass(frozen=True)
 class Traced:
-    """The answer to `trace`: milliseconds a step, which tracing slows; of its parts on the host; and its operators."""
+    """The answer to `trace`: milliseconds a step, which tracing slows, and torch's table of the window's operators."""
 
     step_ms: float
-    parts_ms: dict[str, float]
-    operators: tuple[Operator, ...]
+    table: str
 
 
 @dataclass(frozen=True)

@@ -220,14 +220,6 @@ class Job(CaseJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WarmUp:
-    """A rate that climbs from `start` to the recipe's own in so many epochs."""
-
-    start: float
-    epochs: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrainingRecipe:
     """How a net is trained for its accuracy.
 
@@ -235,7 +227,6 @@ class TrainingRecipe:
         dataset: to train and to evaluate on.
         batch, lr, epochs, init: of the training.
         samples: at most so many of each part; None for all.
-        warmup: of the rate; None for none.
     """
 
     dataset: Prepared
@@ -244,7 +235,6 @@ class TrainingRecipe:
     epochs: int
     init: str
     samples: int | None = None
-    warmup: WarmUp | None = None
 
     def count(self, part: Literal["train", "test"]) -> int:
         """Return how many samples an epoch trains or evaluates."""

@@ -7,7 +7,6 @@ deadline of one epoch.
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Sequence
 
@@ -24,7 +23,6 @@ from reference.models.init import build
 from reference.nest import Nest
 from reference.per_device import synchronize
 from reference.scatter import shard_bounds
-from reference.schedule import warmup
 from suite.processes.answers import Epoch
 from suite.processes.jobs import Job, TrainingRecipe
 from suite.properties import contract
@@ -44,21 +42,10 @@ class Training:
             devices: of this process.
             job: gives trainer, model, world size and seed.
             recipe: gives the rest.
-
-        Raises:
-            suite.properties.contract.ContractError: the recipe has a warm-up and the trainer's step is not plain SGD
-                divided by samples.
         """
         self._shard = job.shard(rank)
         self._devices, self._job, self._recipe = devices, job, recipe
         trainer = contract.load_trainer(job.trainer)
-        about = contract.describe(trainer)
-        if recipe.warmup and (about.oracle != "sgd" or about.trains == "tokens"):
-            says = "trains tokens" if about.oracle == "sgd" else f"has oracle {about.oracle!r}"
-            raise contract.ContractError(
-                f"trainer {job.trainer!r} {says}: a warm-up divides the gradient by more, which is a "
-                "smaller rate for plain SGD only (oracle 'sgd'); train it without a warm-up"
-            )
         accelerator.seed(devices, job.seed + rank)
         model = build(job.workload.model, recipe.init, job.seed + rank)
         self._trainer = make_trainer(trainer, model, devices, recipe.lr, job.workload)
@@ -130,26 +117,12 @@ class Training:
             epoch=epoch,
             cpus=set(self._job.free_cores),
         )
-        first = epoch * math.ceil(samples / batch)
         steps = []
         for number, (X, y) in enumerate(batches):
-            divisor = self._divisor(first + number, min(batch, samples - number * batch))
+            divisor = min(batch, samples - number * batch)
             with accelerator.autocast(self._job.workload.precision, self._devices[0]):
                 steps.append((self._trainer.step(X, y, divisor), divisor))
         return steps
-
-    def _divisor(self, step: int, size: int) -> int:
-        """Return the divisor of a step's summed gradient: the samples of its minibatch, or more during the warm-up.
-
-        A trainer's rate is constant and p <- p - lr * sum / divisor, so twice the divisor is half the rate. The divisor
-        is rounded to a whole number of samples.
-        """
-        climb = self._recipe.warmup
-        if climb is None:
-            return size
-        steps = climb.epochs * math.ceil(nest.samples(self._dataset.train_y) / self._recipe.batch)
-        lr = self._recipe.lr
-        return round(size * lr / warmup(lr, step, steps, start=climb.start))
 
 
 def _first(dataset: Dataset, samples: int | None) -> Dataset:

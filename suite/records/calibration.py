@@ -1,7 +1,7 @@
 """How far equal code differs on a machine, within a session and between sessions. Pure.
 
-A calibration keeps the figures of every session, so that a later rule can reduce them in its own way. `promise` turns a
-spread into the smallest slowdown that a run finds; `suite.cli.calibrate` measures.
+`suite.cli.calibrate` measures it and keeps the figures of every session. `promise` turns a spread into the smallest
+slowdown that a run finds.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
-from scipy.special import chdtri, nctdtrinc, ndtri, stdtrit
+from scipy.special import nctdtrinc, ndtri, stdtrit
 
 from suite.plan.cells import measured_mode
 from suite.records.differences import differences
@@ -30,12 +29,8 @@ from suite.verdict.stored import RunSpread
 ENOUGH = 10  # sessions; a run uses no spread from fewer, whose tau2_var is itself a guess
 MOST_AGE = timedelta(days=30)  # a machine changes; how far, the run's other cells show, and a cell alone does not
 CLOCKS_DIFFER_BY = timedelta(days=1)
-POWER = 0.95  # the probability that a promised slowdown is found, and the confidence of an upper limit
-MANY = 10_000  # sessions; beyond it a forecast says nothing
-
-Limit = Literal["within", "between", "starts", "budget"]
+POWER = 0.95  # the probability that a promised slowdown is found
 MOST = 1e2  # of a logarithm in a file that is believed: its exponential is still a number
-NotNegative = Annotated[float, Field(ge=0)]
 Noise = Annotated[float, Field(ge=0, le=MOST)]
 Log = Annotated[float, Field(ge=-MOST, le=MOST)]
 
@@ -46,40 +41,32 @@ class Spread(Part):
     The model is b_s + e_s for session s, with b_s of variance tau² and e_s, the noise of its windows, independent.
 
     Attributes:
-        locations: what each session shows of two groups of workers of the same code, ln(t / t).
+        locations: the estimate of each session of two groups of workers of the same code, ln(t / t).
         errors: the standard error of each of them, from its own windows.
         rounds: how many each session had.
-        round_sd: SD of a round around its session's mean, pooled over sessions.
         log_times: ln(seconds a step) of each session, unpaired, as stored baselines are.
-        session_s: wall seconds of a session, of all cells that were calibrated together.
-        start_s: how much of it is not timing: starting processes, warming up, ending them.
     """
 
     locations: tuple[Log, ...] = Field(min_length=2)
     errors: tuple[Noise, ...]
     rounds: tuple[Annotated[int, Field(ge=2)], ...]
-    round_sd: Noise
     log_times: tuple[Log, ...] = Field(min_length=2)
-    session_s: NotNegative
-    start_s: NotNegative
 
     @model_validator(mode="after")
     def _one_of_each_a_session(self) -> Self:
         counts = {len(self.locations), len(self.errors), len(self.rounds)}
         if len(counts) > 1:
             raise ValueError(f"locations, errors and rounds have {sorted(counts)} values: each needs one a session")
-        if self.start_s > self.session_s:
-            raise ValueError(f"start_s {self.start_s:g} is above session_s {self.session_s:g}: it is a part of it")
         return self
 
     @property
     def sessions(self) -> int:
-        """How many sessions it comes from."""
+        """The number of sessions."""
         return len(self.locations)
 
     @property
     def error_sd(self) -> float:
-        """The share of the windows' noise in what a session shows: root mean square of `errors`."""
+        """The SD of a session's estimate that the noise of its windows explains: root mean square of `errors`."""
         return math.sqrt(statistics.fmean(error**2 for error in self.errors))
 
     @property
@@ -99,86 +86,52 @@ class Spread(Part):
         return 2 * (variance(self.locations) ** 2 / (self.sessions - 1) + noise)
 
     @property
-    def tau_high(self) -> float:
-        """Upper confidence limit of tau, one-sided, at `POWER`; above 0 even where tau is estimated as 0.
-
-        The chi-square limit of the variance of `locations`, less the errors' share, which is known far better.
-        """
-        highest = variance(self.locations) * self._to_upper_limit**2
-        return math.sqrt(max(0.0, highest - self.error_sd**2))
-
-    @property
     def session_sd(self) -> float:
-        """SD of what a session shows: both kinds of noise."""
+        """SD of a session's estimate, by both kinds of noise."""
         return math.hypot(self.tau, self.error_sd)
 
     def session_sd_of(self, rounds: int) -> float:
-        """Return the same for sessions of so many rounds: the noise of fewer grows with the root of their number.
-
-        More rounds than were calibrated do not lower it: tau is what their noise left over, and may be estimated as 0.
-        """
+        """Return the same for so many rounds; more than were calibrated do not lower it: tau may be estimated as 0."""
         fewer = max(1.0, statistics.fmean(self.rounds) / rounds)
         return math.hypot(self.tau, self.error_sd * math.sqrt(fewer))
 
     @property
-    def session_sd_high(self) -> float:
-        """Its upper confidence limit, one-sided, at `POWER`."""
-        return self.session_sd * self._to_upper_limit
-
-    @property
-    def unpaired_sd(self) -> float:
-        """SD over sessions of ln(seconds a step) without a base in the same session."""
-        return statistics.stdev(self.log_times)
-
-    @property
     def of_runs(self) -> RunSpread | None:
         """How runs of the cell differ, as far as sessions of one hour show it; None where they do not differ at all."""
-        return RunSpread(self.unpaired_sd, self.sessions - 1) if self.unpaired_sd else None
-
-    @property
-    def _to_upper_limit(self) -> float:
-        df = self.sessions - 1
-        return math.sqrt(df / float(chdtri(df, POWER)))
+        sd = statistics.stdev(self.log_times)
+        return RunSpread(sd, self.sessions - 1) if sd else None
 
 
-def spread_of(paired: Sequence[Windows], log_times: Sequence[float], session_s: float, start_s: float) -> Spread | None:
+def spread_of(paired: Sequence[Windows], log_times: Sequence[float]) -> Spread | None:
     """Return a cell's spread; None where fewer than two sessions have two rounds or more.
 
-    `paired` has the windows of two groups of workers of the same code; `Spread` explains the others.
+    `paired` has the windows of two groups of workers of the same code; `Spread` explains `log_times`.
     """
     usable = [session for session in paired if len(session.own) > 1]
     if len(usable) < 2 or len(log_times) < 2:
         return None
-    ratios, middles = [session.log_ratios for session in usable], [*map(Middle.of, usable)]
-    df = sum(len(session) - 1 for session in ratios)
-    squares = math.fsum((len(session) - 1) * variance(session) for session in ratios)
+    middles = [*map(Middle.of, usable)]
     return Spread(
         locations=tuple(middle.value for middle in middles),
         errors=tuple(math.sqrt(middle.variance or 0.0) for middle in middles),
-        rounds=tuple(map(len, ratios)),
-        round_sd=math.sqrt(squares / df),
+        rounds=tuple(len(session.log_ratios) for session in usable),
         log_times=tuple(log_times),
-        session_s=session_s,
-        start_s=start_s,
     )
 
 
-def promise(
-    session_sd: float, comparisons: int, planned: int, tolerance: float | None = None, power: float = POWER
-) -> float:
+def promise(session_sd: float, comparisons: int, planned: int, tolerance: float, power: float = POWER) -> float:
     """Return the smallest slowdown that a run finds with probability `power` on a calibrated machine, as a share.
 
-    It can be missed in two ways, and half of what `power` leaves goes to each. The last look fails a cell when the mean
-    of n deltas exceeds t(1 - alpha; n - 1) SD / sqrt(n), with alpha that look's share, so the slowdown must put the
+    A run can miss it in two ways, and each has half of what `power` leaves. The last look fails a cell when the mean of
+    n deltas exceeds t(1 - alpha; n - 1) SD / sqrt(n), with alpha that look's share, so the slowdown must put the
     non-central t distribution above that quantile. And the estimate may stay below half the tolerance, where nothing
     fails. Degrees of freedom that the calibration adds make up for the second look that a FAIL needs.
-    tests/suite/records/test_calibration.py simulates it.
 
     Args:
         session_sd: SD of a session's delta.
-        comparisons: how many of the run can fail, and share alpha.
+        comparisons: how many checks of the run can fail and so share alpha.
         planned: sessions.
-        tolerance: m of the run; None asks for what its noise alone allows.
+        tolerance: m of the run; nothing fails below half of it.
         power: the probability.
 
     Returns:
@@ -189,52 +142,9 @@ def promise(
     miss = (1 - power) / 2
     df, error = planned - 1, session_sd / math.sqrt(planned)
     alpha = ALPHA_FAIL / comparisons * spending(planned, planned)
-    delta = float(nctdtrinc(df, miss, stdtrit(df, 1 - alpha))) * error
-    if tolerance is not None:
-        delta = max(delta, math.log1p(tolerance) / 2 + float(ndtri(1 - miss)) * error)
-    return math.expm1(min(delta, 700.0))  # exp of more overflows
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """What a budget buys on a machine.
-
-    Attributes:
-        planned: sessions within the budget.
-        slowdown: that is found with probability `POWER`, at the spread that was estimated; a share.
-        at_worst: the same at the upper limit of the spread.
-        limit: what lowers it most when it is taken away.
-    """
-
-    planned: int
-    slowdown: float
-    at_worst: float
-    limit: Limit
-
-
-def forecast(spread: Spread, comparisons: int, budget_s: float, tolerance: float | None = None) -> Forecast:
-    """Return what a run of so many seconds can promise, and what limits it.
-
-    The limit is one of the noise within sessions, the spread between them, and the seconds that starting costs.
-    """
-    planned = _sessions(budget_s, spread.session_s)
-    if planned <= FIRST_LOOK:
-        return Forecast(planned, math.inf, math.inf, "budget")
-
-    def promised(session_sd: float, sessions: int = planned) -> float:
-        return promise(session_sd, comparisons, sessions, tolerance)
-
-    without: dict[Limit, float] = {
-        "within": promised(spread.tau),
-        "between": promised(spread.error_sd),
-        "starts": promised(spread.session_sd, _sessions(budget_s, spread.session_s - spread.start_s)),
-    }
-    limit = min(without, key=lambda limit: without[limit])
-    return Forecast(planned, promised(spread.session_sd), promised(spread.session_sd_high), limit)
-
-
-def _sessions(budget_s: float, session_s: float) -> int:
-    return MANY if budget_s >= MANY * session_s else int(budget_s / session_s)
+    of_noise = float(nctdtrinc(df, miss, stdtrit(df, 1 - alpha))) * error
+    of_tolerance = math.log1p(tolerance) / 2 + float(ndtri(1 - miss)) * error
+    return math.expm1(min(max(of_noise, of_tolerance), 700.0))  # exp of more overflows
 
 
 class Entry(Part):
@@ -253,14 +163,6 @@ class Entry(Part):
         return self.trainer, self.workload_hash, measured_mode(self.mode, self.world_size), self.world_size
 
 
-@dataclass(frozen=True)
-class CellSpread:
-    """A spread for a cell; `note` says whose it is where it is not the cell's own."""
-
-    spread: Spread
-    note: str = ""
-
-
 class Calibration(Part):
     """The result of `calibrate`: one file a machine key, of one host and one set of versions."""
 
@@ -268,27 +170,18 @@ class Calibration(Part):
     machine_key: str
     host: str
     created_utc: AwareDatetime
-    run_id: str
     environment: Environment
     entries: tuple[Entry, ...]
 
-    def spread(self, trainer: str, workload_hash: str, mode: str, world_size: int) -> CellSpread | None:
-        """Return the spread of a cell: its own, else the largest of its world size, else None.
+    def find(self, trainer: str, workload_hash: str, mode: str, world_size: int) -> Entry | None:
+        """Return a cell's own entry, else the noisiest one of its world size, else None.
 
-        Those from fewer than `ENOUGH` sessions do not count.
+        Entries of fewer than `ENOUGH` sessions do not count.
         """
         wanted = (trainer, workload_hash, measured_mode(mode, world_size), world_size)
         alike = [e for e in self.entries if e.world_size == world_size and e.spread.sessions >= ENOUGH]
-        if not alike:
-            return None
-        if own := next((entry for entry in alike if entry.identity == wanted), None):
-            return CellSpread(own.spread)
-        noisiest = max(alike, key=lambda entry: entry.spread.session_sd)
-        return CellSpread(
-            noisiest.spread,
-            f"not calibrated itself; the noisiest cell of world size {world_size} replaces it: {noisiest.trainer}, "
-            f"{noisiest.workload}, {noisiest.mode}",
-        )
+        noisiest = max(alike, key=lambda entry: entry.spread.session_sd, default=None)
+        return next((entry for entry in alike if entry.identity == wanted), noisiest)
 
     def why_unused(self, host: str, versions: Mapping[str, str], now: datetime) -> str:
         """Return why the calibration says nothing about a run that begins now, in words; "" where it does.
@@ -297,10 +190,8 @@ class Calibration(Part):
         """
         if self.host != host:
             return "the calibration is of another host"
-        if (age := now - self.created_utc) > MOST_AGE:
-            return f"the calibration is {age.days} days old, and counts for {MOST_AGE.days}"
-        if -age > CLOCKS_DIFFER_BY:
-            return f"the calibration is of {self.created_utc:%Y-%m-%d}, which is in the future: set the clock"
+        if not -CLOCKS_DIFFER_BY <= now - self.created_utc <= MOST_AGE:
+            return f"the calibration is of {self.created_utc:%Y-%m-%d}, and counts for {MOST_AGE.days} days"
         changed = differences(self.environment.versions, dict(versions), common=True)
         return ", ".join(f"{name} was {then} when calibrated and is {today}" for name, then, today in changed)
 
@@ -338,8 +229,6 @@ def read(report_dir: Path, machine_key: str) -> Calibration | None:
         return None
     calibration = read_inside(report_dir, path, Calibration)
     if calibration.machine_key != machine_key:
-        raise RecordError(
-            f"{path}: calibrated on machine {calibration.machine_key}, this one is {machine_key}; "
-            "python -m suite calibrate replaces it"
-        )
+        other = f"calibrated on machine {calibration.machine_key}, this one is {machine_key}"
+        raise RecordError(f"{path}: {other}; python -m suite calibrate replaces it")
     return calibration

@@ -28,8 +28,6 @@ MAX_HOSTS = 9999
 MAX_VARIABLES = 64
 MAX_CAUTIONS = 16  # of a cell
 MAX_CHECKS = 1_000_000  # of correctness, in one pytest session
-NEEDS_TWO = "needs 2 devices"  # why cells have no efficiency where there is one
-LEFT_OUT = "the budget did not leave the "  # and how many seconds: why a cell has no waterfall for lack of time
 LARGEST = 1e100  # number, either side of zero: differences and products of a few stay finite
 
 Finite = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
@@ -220,6 +218,7 @@ class CheckRecord(Part):
     reason: str
     ratio: IntervalRecord | None = None
     counts: bool = True  # whether it decides the cell, or is only shown
+    widened: bool = False  # of the machine: efficiency fell, and nothing became slower
 
 
 class BarRecord(Part):
@@ -291,6 +290,17 @@ class CollectiveRecord(Part):
     error: str = ""  # why it could not be measured
 
 
+Figure = Literal["efficiency", "speedup", "accuracy", "waterfall", "counters"]
+
+
+class Missing(Part):
+    """Why a cell has no such figure, in words; `kind` names the reasons that other code asks for."""
+
+    figure: Figure
+    why: str
+    kind: Literal["", "budget", "one device", "no recipe"] = ""
+
+
 class CellRecord(Part):
     """A cell's outcome and figures. A cell that ended in ERROR has no figures."""
 
@@ -309,9 +319,7 @@ class CellRecord(Part):
     tokens_per_s: IntervalRecord | None = None  # of texts
     device_flop_per_s: IntervalRecord | None = None  # of the model, on each device; GPUs only
     efficiency: IntervalRecord | None = None
-    efficiency_note: str = ""
     speedup: IntervalRecord | None = None
-    speedup_note: str = ""  # why there is none
     slowdown: IntervalRecord | None = None
     checks: tuple[CheckRecord, ...] = ()
     tail: IntervalRecord | None = None  # windows on average over the faster half, t / t of the base; 1 is equal
@@ -319,17 +327,23 @@ class CellRecord(Part):
     warning: str = ""  # the cautions, and counters that changed
     accuracy: Finite | None = None
     test_loss: Finite | None = None  # of texts, nats a label
-    accuracy_note: str = ""  # why there is none
     devices: tuple[str, ...] = ()
     waterfalls: tuple[WaterfallRecord, ...] = ()  # the candidate's, and after a FAIL the base's
-    waterfall_note: str = ""  # why there is none
     counters: dict[Side, Counters] = Field(default_factory=dict)  # what one step does; empty where it was not counted
-    counters_note: str = ""  # why it was not
+    missing: tuple[Missing, ...] = ()  # figures that it has not, but for those that nobody expects
 
     @property
     def label(self) -> str:
         """Its id as it is shown, marked where ranks shared devices."""
         return f"{self.id}{oversubscribed_mark(self)}"
+
+    def why(self, figure: Figure) -> str:
+        """Return why a figure is missing; "" where it is not, or where nobody expects it."""
+        return next((missing.why for missing in self.missing if missing.figure == figure), "")
+
+    def lacks(self, figure: Figure, kind: str) -> bool:
+        """Return whether a figure is missing for this kind of reason."""
+        return any((missing.figure, missing.kind) == (figure, kind) for missing in self.missing)
 
     @property
     def runs_script(self) -> bool:
@@ -357,6 +371,7 @@ class Record(Part):
     interrupted: bool = False
     cut_short: str = ""  # how an interrupted run ended, in words
     settings: tuple[str, ...]
+    own_budget: bool = False  # whether the user chose the budget, and not a profile
     repeat: tuple[str, ...] = ()  # pytest's arguments that measure it again, but for --scaling-accept
     tolerance: Finite
     against: str | None

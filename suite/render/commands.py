@@ -28,7 +28,6 @@ _OVERRIDDEN_SESSIONS = tuple(f"--override-ini=scaling_{name}=" for name in _SESS
 MAX_CHARACTERS = 2_000  # of a command on a page, which never shows one cut
 _ADDED = 100  # characters that a caller adds to the arguments for some cells, at most
 _PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")  # an id that `-k` can name: pytest escapes other letters in an item's name
-_BUDGET = re.compile(r"\bprofile (\w+), budget (\d+) s\b")  # in the settings of a record
 
 
 def only(record: Record, cells: Sequence[CellRecord]) -> str:
@@ -50,14 +49,8 @@ def collective_id(sweep: CollectiveRecord) -> str:
 def longer(record: Record, cells: Sequence[CellRecord]) -> str:
     """Return the command that measures these cells in the sessions of the full profile."""
     kept = [each for each in _without(_narrowed(record, cells), _SESSIONS) if not each.startswith(_OVERRIDDEN_SESSIONS)]
-    budget = [f"--scaling-budget={BUDGET_S['full']:.0f}"] if _chose_budget(record) else []
+    budget = [f"--scaling-budget={BUDGET_S['full']:.0f}"] if record.own_budget else []  # an ini file may set it
     return shlex.join(["pytest", *kept, "--scaling-profile=full", *budget])
-
-
-def _chose_budget(record: Record) -> bool:
-    """Return whether the run had another budget than its profile's: one of an ini file would be the next run's, too."""
-    found = [match.groups() for line in record.settings if (match := _BUDGET.search(line))]
-    return any(BUDGET_S.get(profile) != float(seconds) for profile, seconds in found)
 
 
 def accept(record: Record) -> str:

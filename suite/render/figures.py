@@ -68,7 +68,7 @@ def rows(record: Record, cells: Iterable[CellRecord]) -> Iterator[tuple[str, ...
             interval(cell.samples_per_s, ",.0f", bounds=False),
             interval(cell.tokens_per_s, ",.0f", bounds=False),
             interval(cell.device_flop_per_s, ".3g", bounds=False, factor=1e-12),
-            interval(cell.efficiency, ".2f") if cell.efficiency else cell.efficiency_note or "-",
+            interval(cell.efficiency, ".2f") if cell.efficiency else cell.why("efficiency") or "-",
             interval(cell.speedup, ".2f"),
             "-" if cell.test_loss is None else f"{number(cell.test_loss, '.3f')} nats",
             accuracy(cell, shortened=bool(shortened.get(_trained(cell)))),
@@ -216,8 +216,8 @@ def labels(said: Iterable[tuple[Said, CellRecord]]) -> dict[Said, list[str]]:
 def missing(cells: Sequence[CellRecord]) -> list[str]:
     """Return why cells have no speed-up or no accuracy: one sentence for each reason, which names the cells."""
     reasons = {
-        "speed-up": [(cell.speedup_note, cell) for cell in cells if cell.speedup is None],
-        "accuracy": [(cell.accuracy_note, cell) for cell in cells if cell.accuracy is None],
+        "speed-up": [(cell.why("speedup"), cell) for cell in cells if cell.speedup is None],
+        "accuracy": [(cell.why("accuracy"), cell) for cell in cells if cell.accuracy is None],
     }
     return [
         f"no {what} for {', '.join(who)}: {why}"

@@ -15,12 +15,9 @@ from typing import NamedTuple
 from rich.filesize import decimal
 
 from suite.plan.cells import SINGLE
-from suite.plan.workloads import no_recipe
 from suite.properties.answers import UNSEEN
 from suite.records import baselines, counters, memory
 from suite.records.record import (
-    LEFT_OUT,
-    NEEDS_TWO,
     BarRecord,
     CellRecord,
     IntervalRecord,
@@ -247,13 +244,13 @@ def _right(record: Record) -> Iterable[str]:
 
 def _without_accuracy(record: Record) -> list[CellRecord]:
     """Return the cells that have a recipe, and of which no net was trained by it."""
-    return [cell for cell in record.cells if cell.accuracy_note not in ("", no_recipe(cell.workload))]
+    return [cell for cell in record.cells if cell.why("accuracy") and not cell.lacks("accuracy", "no recipe")]
 
 
 def _accuracy_not_judged(record: Record) -> Iterable[str]:
     """Yield why nothing is said of accuracy, though there are recipes."""
     cells = [cell for cell in record.cells if cell.world_size > 1]
-    notes = figures.labels((cell.accuracy_note, cell) for cell in cells if cell.accuracy_note)
+    notes = figures.labels((why, cell) for cell in cells if (why := cell.why("accuracy")))
     yield from (f"Accuracy is not judged by {some(who, MOST)}: {note}." for note, who in notes.items())
     if not cells:
         yield (
@@ -313,7 +310,7 @@ def _efficiency(record: Record) -> Iterable[str]:
     """Yield the efficiencies at the largest world size of each workload and mode, the best trainer first."""
     known = [cell for cell in record.cells if cell.efficiency is not None and cell.world_size > 1]
     if not known:
-        yield from dict.fromkeys(cell.efficiency_note for cell in record.cells if cell.efficiency_note)
+        yield from dict.fromkeys(why for cell in record.cells if (why := cell.why("efficiency")))
     several, names = len({cell.workload for cell in known}) > 1, figures.names(record)
     known.sort(key=lambda cell: (cell.workload, cell.mode))
     for (workload, mode), group in groupby(known, key=lambda cell: (cell.workload, cell.mode)):
@@ -348,7 +345,7 @@ def _exchange(record: Record) -> Iterable[str]:
 
     On a single device, yield that nothing could be.
     """
-    if any(cell.efficiency_note == NEEDS_TWO for cell in record.cells):
+    if any(cell.lacks("efficiency", "one device") for cell in record.cells):
         yield f"not checked: one {'GPU' if record.machine.gpus else 'core'}"
     best: dict[tuple[str, int], tuple[float, str]] = {}
     for sweep in record.collectives:
@@ -379,7 +376,7 @@ def _held_back(record: Record) -> Iterable[str]:
     if unknown:
         sessions = max(fall.sessions for _, fall in apart)
         yield f"not known after {plural(sessions, 'session')}: {some([cell.label for cell in unknown], MOST)}"
-    late = [cell for cell in record.cells if not cell.waterfalls and cell.waterfall_note.startswith(LEFT_OUT)]
+    late = [cell for cell in record.cells if not cell.waterfalls and cell.lacks("waterfall", "budget")]
     if late:
         late.sort(key=lambda cell: cell.world_size)
         yield f"not taken apart for lack of time: {some([cell.label for cell in late], MOST)}"

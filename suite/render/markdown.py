@@ -166,7 +166,7 @@ def _counted(cells: Sequence[CellRecord]) -> list[str]:
 
 
 def _not_counted(cells: Sequence[CellRecord]) -> list[str]:
-    notes = figures.labels((cell.counters_note, cell) for cell in cells if cell.counters_note)
+    notes = figures.labels((why, cell) for cell in cells if (why := cell.why("counters")))
     reasons = [f"{figures.some(ids, MOST)}: {reason}" for reason, ids in notes.items()]
     return _list("Steps that were not counted", reasons)
 

@@ -7,7 +7,7 @@ it favours neither side of a comparison.
 
 **The limit, a tenth of a core.** A process that uses the share f of a core lengthens, at worst, the windows of one arm
 alone. In a block of two arms each has half the time, so that this arm takes 2 f longer. An undisturbed block's pair
-scatters by 7 % (two ranks on a shared machine, see `suite.run.pace`). The limit is where such a process moves a pair
+scatters by 7 % (two ranks on a shared machine, see `suite.run.timer`). The limit is where such a process moves a pair
 by three of these: 2 f = 21 %, f = 10 %. Less is ordinary noise to a session. The same holds for time that
 a hypervisor takes. Daemons and the kernel keep threads on every core, and spread evenly they move all arms alike: above
 ten cores the limit is one percent of each. On an idle 2-core machine everything together, the reading included, used

@@ -58,6 +58,7 @@ def check(
         outcome=verdict.outcome,
         reason="; ".join(filter(None, why)),
         counts=fails,
+        widened=verdict.widened,
     )
 
 

@@ -201,20 +201,22 @@ def reached_loss(run: Observations, cell: Cell) -> float | None:
     return statistics.fmean(finite) if finite else None
 
 
-def why_none(run: Observations, cell: Cell) -> str:
-    """Return why a cell has no accuracy, in words; "" where it has one."""
+def why_none(run: Observations, cell: Cell) -> record.Missing | None:
+    """Return why a cell has no accuracy; None where it has one."""
     if cell.runs_script or _by_seed(run, run.plan.own(cell)):  # only a script itself knows how it evaluates
-        return ""
+        return None
     if run.plan.config.against is not None:
-        return "nothing is trained in a run with a base: the budget is for the comparison"
-    if not _has_recipe(run, run.plan.own(cell)):
-        return no_recipe(cell.workload)
-    if targets := _no_labels(run, run.plan.own(cell)):
-        return (
+        why = "nothing is trained in a run with a base: the budget is for the comparison"
+    elif not _has_recipe(run, run.plan.own(cell)):
+        return record.Missing(figure="accuracy", why=no_recipe(cell.workload), kind="no recipe")
+    elif targets := _no_labels(run, run.plan.own(cell)):
+        why = (
             f"y is {targets}, and an accuracy is the share of class labels, int64, that get the highest score; "
             "time and gradients do not need one"
         )
-    return run.untrained.get(run.plan.own(cell), "the run ended before it was trained")
+    else:
+        why = run.untrained.get(run.plan.own(cell), "the run ended before it was trained")
+    return record.Missing(figure="accuracy", why=why)
 
 
 def _has_recipe(run: Observations, arm: Arm) -> bool:

@@ -19,7 +19,7 @@ from suite.plan.cells import Arm, Cell, Side
 from suite.processes.answers import Probed
 from suite.processes.failure import WorkerFailure
 from suite.records import record
-from suite.records.record import LEFT_OUT, interval
+from suite.records.record import Missing, interval
 from suite.room.conditions import LIMIT_CORES
 from suite.run import accuracy, judging
 from suite.run.groups import Groups
@@ -110,7 +110,7 @@ def affordable(run: Observations, sessions: Sessions, wanted: Sequence[Target]) 
             by_cell.setdefault(target.cell, []).append(target)
     costs_s = {cell: _needed_s(run, sessions, sides) for cell, sides in by_cell.items()}
     too_long = {cell: cost_s for cell, cost_s in costs_s.items() if cost_s > SHARE * run.plan.config.budget.seconds}
-    run.unexplained |= {cell: _too_long(cost_s) for cell, cost_s in too_long.items()}
+    run.late_s |= too_long
     return [target for target in wanted if target.cell not in too_long]
 
 
@@ -123,16 +123,15 @@ def carried(run: Observations, sessions: Sessions, wanted: Sequence[Target], ses
     for number, (cell, sides) in enumerate(by_cell.items()):
         needed_s = _needed_s(run, sessions, sides)
         if number and spent_s + needed_s > allowed_s:
-            run.unexplained[cell] = _too_long(needed_s)
+            run.late_s[cell] = needed_s
         else:
             spent_s += needed_s
-    return [target for target in wanted if target.cell not in run.unexplained]
+    return [target for target in wanted if target.cell not in run.late_s and target.cell not in run.unexplained]
 
 
 def left_out(run: Observations) -> list[Cell]:
     """Return the cells that are not taken apart for lack of time, the smallest world sizes first."""
-    late = [cell for cell, why in run.unexplained.items() if why.startswith(LEFT_OUT)]
-    return sorted((cell for cell in late if not _apart(run, cell)), key=lambda cell: cell.world_size)
+    return sorted((cell for cell in run.late_s if not _apart(run, cell)), key=lambda cell: cell.world_size)
 
 
 def needed_s(run: Observations, sessions: Sessions, wanted: Iterable[Target]) -> float:
@@ -193,10 +192,6 @@ def _needed_s(run: Observations, sessions: Sessions, targets: Iterable[Target]) 
     return needed_s
 
 
-def _too_long(needed_s: float) -> str:
-    return f"{LEFT_OUT}{needed_s:.0f} s it takes"
-
-
 def probing(run: Observations, sessions: Sessions, wanted: Sequence[Target], say: Say) -> Callable[[Groups], None]:
     """Return a function that times the variants of every target with a session's groups.
 
@@ -217,7 +212,7 @@ def probing(run: Observations, sessions: Sessions, wanted: Sequence[Target], say
             expected_s = clock() - begun_s + run.apart_pace * needed_s
             too_long = needed_s > SHARE * run.plan.config.budget.seconds and bool(run.comparison.bases)
             if too_long or (expected_s > allowed_s and not always):
-                run.unexplained[cell] = _too_long(run.apart_pace * needed_s)
+                run.late_s[cell] = run.apart_pace * needed_s
                 continue
             always = False
             say(f"session {number + 1}: where the time goes: {cell.id}")
@@ -313,7 +308,7 @@ class _Variant:
         if why := next((answer.unfed for answer in answers if answer.unfed), ""):
             run.unprobed[arm, self.point] = why
             return None
-        return timing([(each.duration_ns, each.others_ns) for each in answers if each.duration_ns is not None])
+        return timing(answers)
 
     def _note(self, failure: WorkerFailure) -> None:
         """Note what could not be timed, and whether the candidate is lost."""
@@ -360,10 +355,18 @@ def _waterfall(run: Observations, cell: Cell, side: Side) -> Waterfall | None:
     return waterfall(rounds, mode=cell.mode, world_size=cell.world_size)
 
 
-def note(run: Observations, cell: Cell) -> str:
-    """Return why a cell has no waterfall; "" where it has one, or needs none."""
+def why_none(run: Observations, cell: Cell) -> Missing | None:
+    """Return why a cell has no waterfall; None where it has one, or needs none."""
     if cell.world_size == 1 or _apart(run, cell):
-        return ""
+        return None
+    if cell in run.late_s:
+        why = f"the budget did not leave the {run.late_s[cell]:.0f} s it takes"
+        return Missing(figure="waterfall", why=why, kind="budget")
+    why = _why_unexplained(run, cell)
+    return Missing(figure="waterfall", why=why) if why else None
+
+
+def _why_unexplained(run: Observations, cell: Cell) -> str:
     if run.plan.config.devices.oversubscribed(cell.world_size):
         return "oversubscribed devices say nothing about scaling"
     if cell in run.unexplained:

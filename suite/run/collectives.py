@@ -179,7 +179,7 @@ class _WorldSize:
                 others = f"not measured after {sweep.id}: {failure.cause}"
                 self._errors = dict.fromkeys(self._wanted, others) | self._errors
             return None
-        return timing([(answer.duration_ns, answer.others_ns) for answer in answers])
+        return timing(answers)
 
     def _group(self, sweep: CollectiveCell) -> Group:
         size = 1 if sweep.algorithm in IN_PROCESS else self._world_size

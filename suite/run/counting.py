@@ -14,7 +14,7 @@ from suite.processes.answers import Counted
 from suite.processes.failure import WorkerFailure
 from suite.records import counters
 from suite.records.counters import Change, Counters
-from suite.records.record import CheckRecord
+from suite.records.record import CheckRecord, Missing
 from suite.run.groups import Groups
 from suite.run.observations import Observations
 from suite.run.session import Say, Sessions
@@ -65,9 +65,10 @@ def counted(run: Observations, cell: Cell) -> dict[Side, Counters]:
     return {side: run.counters[arm] for side, arm in run.arms(cell).items() if arm in run.counters}
 
 
-def note(run: Observations, cell: Cell) -> str:
-    """Return why a cell's own step was not counted; "" where it was, or where nothing was to be counted."""
-    return run.uncounted.get(run.plan.own(cell), "")
+def why_none(run: Observations, cell: Cell) -> Missing | None:
+    """Return why a cell's own step was not counted; None where it was, or where nothing was to be counted."""
+    why = run.uncounted.get(run.plan.own(cell), "")
+    return Missing(figure="counters", why=why) if why else None
 
 
 def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:

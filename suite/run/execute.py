@@ -90,8 +90,7 @@ def execute(
     Raises:
         RecordError: before measuring: the accepted baseline or the calibration cannot be read, the report folder
             cannot be written, or a link leads out of it.
-        ValueError: before measuring: two floors apply to a cell and neither is more specific, or this process may not
-            open as many descriptors as the run needs.
+        ValueError: before measuring: this process may not open as many descriptors as the run needs.
     """
     plan = plan_here(config, cells)
     key = plan.machine.key

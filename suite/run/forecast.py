@@ -7,7 +7,6 @@ took. The number of sessions by which error is spent is fixed when the first ses
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,7 +24,6 @@ from suite.run.plan import Plan
 from suite.run.session import Sessions
 from suite.run.timer import LEAD_IN_S, WINDOW_S
 from suite.verdict import ALPHA_PASS, FIRST_LOOK
-from suite.verdict.paired import fewest_alone
 
 RANK_S = 0.4  # of a core, for a forked rank to build its trainer; others load torch before
 ENDING_S = 1.5  # the first steps, and the end of the processes
@@ -181,12 +179,10 @@ def lines(run: Observations, planned: int, each: Length, left_out: Sequence[Cell
     training = f", and at most {at_most_s / 60:.1f} min of training" if at_most_s else ""
     if run.compares_first and accuracy.trained(run):
         training = ", and training in what they leave"
-    runs = run.plan.config.runs
-    of_runs = f" in a bisection of at most {runs} runs" if runs > 1 else ""
     first = (
         f"plan: {len(comparison.judged) or len(run.plan.cells)} cell(s){bases}, "
         f"about {planned} session(s) of {each.wall_s:.0f} s, {minutes:.1f} min in all{training} "
-        f"(budget {run.plan.config.budget.seconds / 60:.1f} min); {plural(comparisons, 'check')} can fail{of_runs}"
+        f"(budget {run.plan.config.budget.seconds / 60:.1f} min); {plural(comparisons, 'check')} can fail"
     )
     judges = comparison.bases and not run.plan.config.calibrate
     devices = run.plan.config.devices
@@ -198,7 +194,7 @@ def lines(run: Observations, planned: int, each: Length, left_out: Sequence[Cell
         named.append(
             f"plan: not compared with all of their accepted commits: {apart}; {others}: run them separately (-k)"
         )
-    promised = [*named, _promise(run, comparisons, planned, each.rounds), _scope(run, planned)] if judges else []
+    promised = [*named, _promise(run, comparisons, planned, each.rounds), _scope(planned)] if judges else []
     not_measured = [f"plan: {sentence}" for sentence in run.plan.config.left_out]
     unknown = [UNKNOWN] if run.plan.config.devices.kind != "cpu" and not run.sessions else []
     late = ", ".join(cell.id for cell in attribution.left_out(run))
@@ -239,16 +235,13 @@ def training_s(run: Observations, each: Length) -> float:
     return max(0.0, accuracy.allowed_s(run, run.plan.left_s - each.wall_s, each.wall_s))
 
 
-def _scope(run: Observations, planned: int) -> str:
+def _scope(planned: int) -> str:
     """Return what a PASS does not exclude, after the fewest sessions that it takes and after all."""
-    sizes = Counter(size for *_, size in {run.plan.own(cell).processes for cell in run.comparison.cells})
-    alone = fewest_alone(ALPHA_PASS / run.plan.config.runs)
-    fewest = FIRST_LOOK if max(sizes.values()) > 1 else max(FIRST_LOOK, alone)
-    rarest, at_last = (1 - ALPHA_PASS ** (1 / sessions) for sessions in (fewest, max(planned, fewest)))
+    rarest, at_last = (1 - ALPHA_PASS ** (1 / sessions) for sessions in (FIRST_LOOK, max(planned, FIRST_LOOK)))
     return (
-        f"plan: a PASS is about the mean over processes: after {fewest} sessions, the fewest, it does not exclude a "
-        f"slow mode in fewer than {rarest:.0%} of them"
-        + (f", and after all {planned} in fewer than {at_last:.0%}" if planned > fewest else "")
+        f"plan: a PASS is about the mean over processes: after {FIRST_LOOK} sessions, the fewest, it does not exclude "
+        f"a slow mode in fewer than {rarest:.0%} of them"
+        + (f", and after all {planned} in fewer than {at_last:.0%}" if planned > FIRST_LOOK else "")
     )
 
 
@@ -290,6 +283,5 @@ def _promise(run: Observations, comparisons: int, planned: int, rounds: int) -> 
             "plan: the smallest slowdown that this run finds is not known, because it depends on the SD of sessions "
             f"here ({why}; python -m suite calibrate measures it): in {POWER:.0%} of runs {', '.join(least)}"
         )
-    notes = "".join(f"; {note}" for note in dict.fromkeys(calibrated.note for calibrated in known if calibrated.note))
     curve = ", of ".join(f"{max(slowdowns):.1%} or more in {power:.0%}" for power, slowdowns in found.items())
-    return f"plan: a slowdown is found, by this machine's calibration: of {curve} of runs{notes}"
+    return f"plan: a slowdown is found, by this machine's calibration: of {curve} of runs"

@@ -27,7 +27,6 @@ from suite.run.observations import Observations
 from suite.run.schedule import LEAVE_AFTER
 from suite.verdict import GRAVEST_FIRST, Outcome, Verdict, metrics
 from suite.verdict.floor import floor
-from suite.verdict.machine import WIDENED
 from suite.verdict.outcome import ALPHA_WARN
 from suite.verdict.tail import Tail, tail
 
@@ -35,7 +34,7 @@ RULE_AGAINST: dict[Side, str] = {"base": "time", "pinned": "drift"}
 
 
 def comparisons(run: Observations) -> int:
-    """Return how many checks can fail, in all runs of a bisection where this is one of them.
+    """Return how many checks can fail.
 
     Strong and weak on one device are one arm, and so one check.
     """
@@ -43,8 +42,7 @@ def comparisons(run: Observations) -> int:
     accepted = bool(run.plan.baseline.runs) and run.plan.config.against is None
     of_machine = sum(arm.world_size > 1 for arm in own) if accepted else 0
     sides = 1 if run.plan.config.against is not None else 2 if accepted else 0
-    checks = max(1, sides * len(own) + of_machine + len(run.plan.floors) + len(accuracy.wanted_pairs(run)))
-    return checks * run.plan.config.runs
+    return max(1, sides * len(own) + of_machine + len(run.plan.floors) + len(accuracy.wanted_pairs(run)))
 
 
 def against(run: Observations, cell: Cell, side: Side) -> Verdict:
@@ -64,16 +62,16 @@ def against(run: Observations, cell: Cell, side: Side) -> Verdict:
     peers = [samples.by_session(run, *pair) for pair in pairs]
     return verdict.paired(
         [verdict.Middle.of(each) for each in windows.values()],
-        run.plan.config.tolerance,
-        comparisons(run),
-        run.planned,
-        run.session_s,
+        terms(run),
         learned,
         [[verdict.Middle.of(peer[n]).value if n in peer else None for n in windows] for peer in peers],
-        runs=run.plan.config.runs,
-        alone=max(1, run.comparisons_alone),
-        overrun_s=run.plan.overrun_s,
     )
+
+
+def terms(run: Observations) -> verdict.Terms:
+    """Return what the verdicts of a run keep to."""
+    config, alone = run.plan.config, max(1, run.comparisons_alone)
+    return verdict.Terms(config.tolerance, comparisons(run), run.planned, run.session_s, alone, run.plan.overrun_s)
 
 
 def checks(run: Observations, cell: Cell) -> tuple[CheckRecord, ...]:
@@ -149,8 +147,7 @@ def warning(run: Observations, cell: Cell) -> str:
 
 def widened(run: Observations, cell: Cell) -> str:
     """Return in words that the accepted commit's efficiency fell, and its step is not clearly longer; else ""."""
-    of_machine = (check.reason for check in run.stored.get(cell, ()) if check.rule == "machine")
-    return next((reason for reason in of_machine if reason.startswith(WIDENED)), "")
+    return next((check.reason for check in run.stored.get(cell, ()) if check.widened), "")
 
 
 def slow_tail(run: Observations, cell: Cell) -> Tail | None:
@@ -207,15 +204,13 @@ def _over_budget(run: Observations, cell: Cell) -> CheckRecord:
 def _floor(run: Observations, cell: Cell) -> CheckRecord:
     minimum, own = run.plan.floors[cell].efficiency, run.plan.own(cell)
     logs = samples.log_efficiencies(run, own)[: run.planned or None]
-    judged = floor(
-        logs,
-        minimum,
-        comparisons(run),
-        run.planned,
-        run.session_s,
-        tolerance=run.plan.config.tolerance,
-        overrun_s=run.plan.overrun_s,
-    )
-    failed = run.lost.get(own.on_one) if judged.outcome is Outcome.INCONCLUSIVE else None
-    reason = f"efficiency: its one-device arm failed: {failed.cause}" if failed else judged.reason
+    kept = terms(run)
+    judged = floor(logs, minimum, kept.comparisons, kept.planned, kept.tolerance)
+    reason = judged.reason
+    if judged.outcome is Outcome.INCONCLUSIVE:
+        more_s = kept.more_s(judged.lacking)
+        enough = f"add {math.ceil(more_s)} s to the budget, or use" if math.isfinite(more_s) else "it takes"
+        reason += f"; {enough} a quieter machine or a larger tolerance"
+        if failed := run.lost.get(own.on_one):
+            reason = f"efficiency: its one-device arm failed: {failed.cause}"
     return CheckRecord(rule="floor", against=f"efficiency {minimum:g}", outcome=judged.outcome, reason=reason)

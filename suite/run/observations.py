@@ -16,7 +16,7 @@ from suite.processes.jobs import Job, Prepared
 from suite.properties.answers import About
 from suite.records import record
 from suite.records.baselines import Identity
-from suite.records.calibration import CellSpread
+from suite.records.calibration import Entry
 from suite.records.counters import Counters
 from suite.records.memory import RankMemory
 from suite.room.conditions import Conditions, disturbed
@@ -178,7 +178,8 @@ class Observations:
         discarded: sessions that do not count, because the launcher of their workers ended.
         lost: arms that failed, and why; they are not started again in this run.
         unprobed: diagnostic variants that could not be timed, and why.
-        unexplained: cells without a waterfall, and why.
+        late_s: cells without a waterfall for lack of time, and how many seconds it takes.
+        unexplained: others without one, and why.
         apart_pace: how many times the least seconds that they could take the last waterfalls took.
         untrained: arms whose nets were not trained, and why.
         stored: what accepted runs of other times say of each cell.
@@ -206,6 +207,7 @@ class Observations:
     discarded: list[Session] = field(default_factory=list)
     lost: dict[Arm, WorkerFailure] = field(default_factory=dict)
     unprobed: dict[tuple[Arm, str], str] = field(default_factory=dict)
+    late_s: dict[Cell, float] = field(default_factory=dict)
     unexplained: dict[Cell, str] = field(default_factory=dict)
     apart_pace: float = 1.0
     accuracies: list[record.Accuracy] = field(default_factory=list)
@@ -230,12 +232,12 @@ class Observations:
         versions = self.versions.get("candidate", {})
         return self.plan.calibration.why_unused(self.plan.machine.host, versions, self.plan.started)
 
-    def calibrated(self, cell: Cell) -> CellSpread | None:
+    def calibrated(self, cell: Cell) -> Entry | None:
         """Return how much equal builds of a cell differ here, and which cell that was measured on, if it is known."""
         if self.plan.calibration is None or self.uncalibrated:
             return None
         workload = self.plan.workload(cell.workload)
-        return self.plan.calibration.spread(cell.trainer, workload.hash, cell.mode, cell.world_size)
+        return self.plan.calibration.find(cell.trainer, workload.hash, cell.mode, cell.world_size)
 
     @property
     def compares_first(self) -> bool:
@@ -258,7 +260,7 @@ class Observations:
     @property
     def sessions_needed(self) -> int:
         """How many sessions a plan must have for any cell to be decided."""
-        return sessions_needed(self.comparisons_alone, self.plan.config.runs)
+        return sessions_needed(self.comparisons_alone)
 
     @property
     def sessions_lacking(self) -> int:

@@ -7,8 +7,6 @@ never during one.
 from __future__ import annotations
 
 import re
-import shutil
-from typing import TextIO
 
 import pytest
 
@@ -53,39 +51,3 @@ class Progress:
                 self._last_phase = phase(line)
                 self._reporter.write_line(f"scaling: {line}")
             self._reporter.flush()
-
-
-class StreamProgress:
-    """Writes to a stream, for `sweep`, which does not run pytest."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._last_phase = ""
-        self._open = False
-
-    def __call__(self, line: str) -> None:
-        """Show a line of progress; it may quote what a trainer says."""
-        line = harmless(line)
-        if self._stream.isatty():
-            self.write(f"\r\x1b[2K{fitted(f'sweep: {line}', shutil.get_terminal_size().columns)}")
-            self._open = True
-        elif phase(line) != self._last_phase:
-            self._last_phase = phase(line)
-            self.write(f"sweep: {line}\n")
-
-    def keep(self, line: str) -> None:
-        """Show a line that is not rewritten by the next one."""
-        self.end()
-        self.write(f"sweep: {line}\n")
-
-    def end(self) -> None:
-        """End the line that is being rewritten, so that other output can follow."""
-        if self._open:
-            self.write("\n")
-            self._open = False
-
-    def write(self, text: str) -> None:
-        """Write text; characters that the stream's encoding lacks become question marks."""
-        encoding = self._stream.encoding or "utf-8"
-        self._stream.write(text.encode(encoding, "replace").decode(encoding))
-        self._stream.flush()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 
 from suite.plan import cells
 from suite.plan.cells import SINGLE, Arm, Cell, Side
 from suite.processes.failure import WorkerFailure
 from suite.records import record
-from suite.records.record import CellRecord, IntervalRecord
+from suite.records.record import CellRecord, IntervalRecord, Missing
 from suite.run import accuracy, attribution, counting, judging, machine, samples
 from suite.run.observations import Observations
 from suite.verdict import Outcome, metrics
@@ -30,6 +31,7 @@ def to_record(run: Observations) -> record.Record:
         interrupted=bool(run.cut_short),
         cut_short=run.cut_short,
         settings=tuple(config.header()),
+        own_budget=config.budget.fixed,
         repeat=config.repeat,
         tolerance=config.tolerance,
         against=config.against and config.against.label,
@@ -80,8 +82,8 @@ def _cell(run: Observations, cell: Cell) -> CellRecord:
     step_s = metrics.from_logs(logs)
     checks = judging.checks(run, cell)
     outcome, reason = judging.combined(checks)
-    efficiency, note = _efficiency(run, cell, own)
-    speedup, speedup_note = _speedup(run, cell, own)
+    efficiency, speedup = _efficiency(run, cell, own), _speedup(run, cell, own)
+    others = accuracy.why_none(run, cell), attribution.why_none(run, cell), counting.why_none(run, cell)
     tail = judging.slow_tail(run, cell)
     grew = attribution.caution(run, cell) if outcome is not Outcome.FAIL else ""  # after a FAIL the waterfall says it
     widened = judging.warning(run, cell) or judging.widened(run, cell)
@@ -92,23 +94,19 @@ def _cell(run: Observations, cell: Cell) -> CellRecord:
         "samples_per_s": _scaled(step_s, lambda step: batch / step),
         "tokens_per_s": _scaled(step_s, lambda step: batch * tokens / step) if tokens else None,
         "device_flop_per_s": _scaled(step_s, lambda step: batch * flop / step / cell.world_size) if flop else None,
-        "efficiency": efficiency,
-        "efficiency_note": note,
-        "speedup": speedup,
-        "speedup_note": speedup_note,
+        "efficiency": _known(efficiency),
+        "speedup": _known(speedup),
         "slowdown": next((check.ratio for check in checks if check.ratio is not None and check.counts), None),
         "checks": checks,
         "tail": record.interval(tail.ratio) if tail else None,
         "cautions": cautions,
         "warning": "; ".join(filter(None, (*cautions, counting.warning(run, cell)))),
         "counters": counting.counted(run, cell),
-        "counters_note": counting.note(run, cell),
         "accuracy": accuracy.reached(run, cell),
         "test_loss": accuracy.reached_loss(run, cell),
-        "accuracy_note": accuracy.why_none(run, cell),
         "devices": job.devices,
         "waterfalls": attribution.waterfalls(run, cell, failed=outcome is Outcome.FAIL),
-        "waterfall_note": attribution.note(run, cell),
+        "missing": tuple(why for why in (efficiency, speedup, *others) if isinstance(why, Missing)),
     }
     return CellRecord.model_validate({**fixed, "outcome": outcome, "reason": reason, **figures})
 
@@ -120,30 +118,38 @@ def _base(run: Observations, side: Side) -> record.BaseRecord:
     )
 
 
-def _efficiency(run: Observations, cell: Cell, own: Arm) -> tuple[IntervalRecord | None, str]:
+def _known(figure: IntervalRecord | Missing | None) -> IntervalRecord | None:
+    return figure if isinstance(figure, IntervalRecord) else None
+
+
+def _efficiency(run: Observations, cell: Cell, own: Arm) -> IntervalRecord | Missing | None:
+    why = partial(Missing, figure="efficiency")
     if cell.world_size == 1:
-        return None, record.NEEDS_TWO if len(run.plan.config.devices.names) < 2 else ""
+        alone = len(run.plan.config.devices.names) < 2
+        return why(why="needs 2 devices", kind="one device") if alone else None
     if run.plan.config.devices.oversubscribed(cell.world_size):
-        return None, "oversubscribed"
+        return why(why="oversubscribed")
     if own.on_one in run.lost:
-        return None, f"its one-device arm failed: {run.lost[own.on_one].cause}"
+        return why(why=f"its one-device arm failed: {run.lost[own.on_one].cause}")
     logs = samples.log_efficiencies(run, own)
-    return (record.interval(metrics.from_logs(logs)), "") if logs else (None, "needs world size 1 in the run")
+    return record.interval(metrics.from_logs(logs)) if logs else why(why="needs world size 1 in the run")
 
 
-def _speedup(run: Observations, cell: Cell, own: Arm) -> tuple[IntervalRecord | None, str]:
+def _speedup(run: Observations, cell: Cell, own: Arm) -> IntervalRecord | Missing | None:
     if cell.runs_script:
-        return None, ""  # no plain trainer trains what only the script knows
+        return None  # no plain trainer trains what only the script knows
     plain = cells.arm("candidate", SINGLE, cell).on_one
     ratios = samples.log_ratios(run, plain, own)
     if ratios:
         logs = [metrics.log_speedup(ratio, cell.mode, cell.world_size) for ratio in ratios]
-        return record.interval(metrics.from_logs(logs)), ""
+        return record.interval(metrics.from_logs(logs))
     if plain in run.lost:
-        return None, _why_not_plain(run, cell, run.lost[plain])
-    if run.plan.config.against is not None:
-        return None, f"{SINGLE} is not timed in a run with a base: the budget is for the comparison"
-    return None, f"needs {SINGLE} on one device in the same session"
+        why = _why_not_plain(run, cell, run.lost[plain])
+    elif run.plan.config.against is not None:
+        why = f"{SINGLE} is not timed in a run with a base: the budget is for the comparison"
+    else:
+        why = f"needs {SINGLE} on one device in the same session"
+    return Missing(figure="speedup", why=why)
 
 
 def _why_not_plain(run: Observations, cell: Cell, failure: WorkerFailure) -> str:

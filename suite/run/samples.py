@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from suite.plan.cells import Arm
+from suite.records.record import Window
 from suite.run.observations import Observations, Session
 from suite.verdict import Middle, Windows, metrics
 
@@ -19,20 +19,11 @@ ALIKE = 3.0  # standard errors by which two arms may differ in what share of the
 Place = tuple[int, int]  # block, and place in the session
 
 
-class Times(NamedTuple):
-    """ln(seconds a step) of a window: of its last times, and of its first where it was timed again."""
-
-    last: float
-    first: float
-
-
-def times(session: Session, arm: Arm, steps: int) -> dict[Place, Times]:
-    """Return an arm's windows of `steps` steps; the slowest rank counts."""
+def taken(session: Session, arm: Arm) -> dict[Place, Window]:
+    """Return an arm's windows."""
     left_out = session.left_out
     return {
-        (window.block, place): Times(
-            *(metrics.log_step_s(max(timing.duration_ns), steps) for timing in (window, window.unselected))
-        )
+        (window.block, place): window
         for place, window in enumerate(session.windows)
         if window.arm == arm.id and window.block not in left_out
     }
@@ -42,8 +33,8 @@ def over_sessions(run: Observations, arm: Arm) -> list[float]:
     """Return ln(seconds a step) of an arm, one value per session."""
     logs = []
     for session in run.sessions if arm in run.steps else ():
-        if its_own := times(session, arm, run.steps[arm]).values():
-            logs.append(metrics.faster_half(_logs(its_own, last=_told(session, arm))))
+        if its_own := taken(session, arm).values():
+            logs.append(metrics.faster_half(_logs(its_own, run.steps[arm], last=_told(session, arm))))
     return logs
 
 
@@ -68,11 +59,15 @@ def by_session(run: Observations, own: Arm, other: Arm) -> dict[int, Windows]:
     found, disturbance = {}, _Disturbance(own, other)
     for session in run.sessions:
         disturbance.add(session)  # up to this one: what a session shows does not change with later ones
-        a, b = (times(session, arm, run.steps[arm]) for arm in (own, other))
+        a, b = (taken(session, arm) for arm in (own, other))
         blocks = {block for block, _ in b}
-        if pairs := [(a[place], b[_nearest(place, b)]) for place in a if place[0] in blocks]:
+        if places := [place for place in a if place[0] in blocks]:
             last = disturbance.alike and _told(session, own, other)
-            found[session.number] = Windows(*(_logs(side, last=last) for side in zip(*pairs, strict=True)))
+            beside = [b[_nearest(place, b)] for place in places]
+            found[session.number] = Windows(
+                _logs([a[place] for place in places], run.steps[own], last=last),
+                _logs(beside, run.steps[other], last=last),
+            )
     return found
 
 
@@ -119,9 +114,12 @@ def _told(session: Session, *arms: Arm) -> bool:
     return all(window.others_ns for window in session.windows if window.arm in names)
 
 
-def _logs(side: Iterable[Times], *, last: bool) -> list[float]:
-    """Return the last times of windows, or the first: what others did may not always choose among times."""
-    return [window.last if last else window.first for window in side]
+def _logs(side: Iterable[Window], steps: int, *, last: bool) -> list[float]:
+    """Return ln(seconds a step) of windows of so many steps, by their slowest rank.
+
+    By their last times, or by their first: what others did may not always choose among times.
+    """
+    return [metrics.log_step_s(max((window if last else window.unselected).duration_ns), steps) for window in side]
 
 
 def _nearest(window: Place, others: Iterable[Place]) -> Place:

@@ -348,7 +348,7 @@ class Sessions:
             return None
         names = self._run.plan.config.devices.names[: arm.world_size]
         self._caches.note(groups.by_arm[arm], names, answers)
-        return timing([(answer.duration_ns, answer.others_ns) for answer in answers])
+        return timing(answers)
 
     def _plan_blocks(self, groups: Groups, starting_s: float) -> int:
         """Return how many blocks every session has, from what the first one shows.
@@ -411,7 +411,7 @@ class Sessions:
             return None
         held = [answer.memory for answer in answers]
         self._run.memory[arm] = memory.largest(self._run.memory.get(arm, ()), held)
-        return timing([(answer.duration_ns, answer.others_ns) for answer in answers])
+        return timing(answers)
 
     def _check_parameters(self, groups: Groups, timed: Sequence[Arm]) -> None:
         """Take out every timed arm whose parameters are not finite; a trainer may return no loss that shows it."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from suite.processes.answers import Probed, Timed
 from suite.processes.jobs import READ_AHEAD
 from suite.records.record import Timing
 
@@ -130,14 +131,11 @@ def taken_s(kind: str, steps: int, step_s: float, loaders: int = 0) -> float:
     return (steps + READ_AHEAD * loaders + lead_in(kind, step_s, loaders)) * step_s
 
 
-def timing(told: Sequence[tuple[int, int | None]]) -> Timing:
-    """Return what the ranks tell of a window.
-
-    Args:
-        told: of each, its nanoseconds, and those that others had of its cores; None where it does not tell.
-    """
-    others = [others_ns for _, others_ns in told if others_ns is not None]
+def timing(answers: Sequence[Timed | Probed]) -> Timing:
+    """Return what the ranks tell of a window that took part; of all of them for how long others had their cores."""
+    told = [answer for answer in answers if answer.duration_ns is not None]
+    others = [answer.others_ns for answer in told if answer.others_ns is not None]
     return Timing(
-        duration_ns=tuple(duration_ns for duration_ns, _ in told),
+        duration_ns=tuple(answer.duration_ns for answer in told if answer.duration_ns is not None),
         others_ns=tuple(others) if len(others) == len(told) else (),
     )

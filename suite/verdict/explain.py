@@ -47,15 +47,15 @@ def against_base(fall: Waterfall, about: About, growth: Growth) -> str:
     return grew(growth) + ("" if named is None else f" {_known(named, fall, about)}")
 
 
-def grew(growth: Growth, base: str = "the base") -> str:
-    """Return the part of a step that grew most against `base`, if it is supported and plausible."""
+def grew(growth: Growth) -> str:
+    """Return the part of a step that grew most against the base, if it is supported and plausible."""
     whole, named = f"takes {_with_interval(growth.whole_s)} a step longer", growth.named
     if named is not None:
-        return f"Against {base}, {named.name} takes {_with_interval(named.step_s)} a step longer; the whole {whole}."
+        return f"Against the base, {named.name} takes {_with_interval(named.step_s)} a step longer; the whole {whole}."
     if growth.whole_s.high is not None and growth.whole_s.high <= 0:
-        return f"The step takes no longer than in {base}."
+        return "The step takes no longer than in the base."
     return (
-        f"Which part grew is not known after {_sessions(growth.sessions)}: the whole {whole} than in {base}, and no "
+        f"Which part grew is not known after {_sessions(growth.sessions)}: the whole {whole} than in the base, and no "
         "single part is clearly above zero and within that; a run of this cell alone (-k) leaves more rounds for it."
     )
 

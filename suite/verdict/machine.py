@@ -37,8 +37,6 @@ from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, CONFIDENCE, Outcome, V
 from suite.verdict.paired import FIRST_LOOK
 from suite.verdict.stored import ENOUGH_RUNS, MIN_BASELINE_RUNS, Run
 
-WIDENED = "gap widened, nothing slower"
-
 
 def machine(
     log_efficiencies: Sequence[float],
@@ -88,7 +86,8 @@ def machine(
     if low > 0 and shortfall >= margin / 2:
         longer = log_t - fmean(times)
         if longer < margin / 2:
-            return Verdict(Outcome.PASS, f"{WIDENED}: {said}, and its step on several devices is not clearly longer")
+            why = f"gap widened, nothing slower: {said}, and its step on several devices is not clearly longer"
+            return Verdict(Outcome.PASS, why, widened=True)
         if changed and longer <= _by_chance(times, ALPHA_FAIL / comparisons):
             return Verdict(
                 Outcome.INCONCLUSIVE,

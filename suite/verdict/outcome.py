@@ -33,6 +33,7 @@ class Verdict:
     """An outcome, one sentence that says why, and the slowdown t_candidate / t_base where there is one.
 
     Attributes:
+        widened: whether an efficiency fell and nothing became slower, for a PASS with a warning.
         lacking: how many more of the planned sessions would decide an INCONCLUSIVE if they showed the same; infinite
             where all of them would not.
     """
@@ -41,6 +42,7 @@ class Verdict:
     reason: str
     ratio: Interval | None = None
     lacking: float = 0
+    widened: bool = False
 
 
 def percent(delta: float) -> str:

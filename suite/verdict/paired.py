@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
@@ -28,7 +29,9 @@ from suite.verdict.metrics import Interval, from_logs, from_values, observations
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, CONFIDENCE, Outcome, Verdict, percent
 from suite.verdict.spread import Estimate, Learned, Middle, estimate
 
-FIRST_LOOK = 3  # sessions; two of processes that have two speeds are too often alike, whatever was learned
+# Sessions; two of processes that have two speeds are too often alike, whatever was learned. They are also enough for a
+# PASS of a cell alone in its world size: `fewest_alone(ALPHA_PASS)` is 3.
+FIRST_LOOK = 3
 EVEN = 36  # planned sessions with which every look would have the same share, but for the limits of the power
 LEAST_POWER, MOST_POWER = 1.5, 4.0
 SUSPICION = 1.25  # times the error of a FAIL: with more, a noisy cell beside quiet ones fails too often (docs/adr/0001)
@@ -53,7 +56,7 @@ def spending(sessions: int, planned: int) -> float:
 
 
 def fewest_alone(alpha: float) -> int:
-    """Return how many sessions a cell alone in its world size needs for a decision that may be wrong with `alpha`.
+    """Return how many sessions a cell alone in its world size needs for a decision whose error is `alpha`.
 
     Where processes of one build have two speeds, one side's are slow and the other's fast in a quarter of the sessions,
     and each time by as much: no bound over few sessions shows that this may be chance.
@@ -61,66 +64,74 @@ def fewest_alone(alpha: float) -> int:
     return math.ceil(math.log(1 / alpha, 4))
 
 
-def sessions_needed(alone: int, runs: int) -> int:
+def sessions_needed(alone: int) -> int:
     """Return how many sessions a plan must have for any cell to be decided, either way.
 
     Args:
         alone: comparisons that are alone in their world size; 0 where there is none.
-        runs: of a bisection, 1 for a run of its own.
     """
-    if not alone:
-        return FIRST_LOOK + 1
-    return max(FIRST_LOOK + 1, fewest_alone(ALPHA_FAIL / alone / runs), fewest_alone(ALPHA_PASS / runs))
+    return max(FIRST_LOOK + 1, fewest_alone(ALPHA_FAIL / max(1, alone)))
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a run's verdicts keep to, and what their advice needs.
+
+    Attributes:
+        tolerance: m, the slowdown that must be found.
+        comparisons: how many can fail.
+        planned: sessions that the budget allows.
+        session_s: wall seconds of one session, for the advice when nothing is clear.
+        alone: how many comparisons of the run are alone in their world size.
+        overrun_s: by how much the sessions took longer than the budget, for the advice.
+    """
+
+    tolerance: float
+    comparisons: int
+    planned: int
+    session_s: float
+    alone: int = 1
+    overrun_s: float = 0.0
+
+    def more_s(self, sessions: float) -> float:
+        """Return by how many seconds to raise the budget for so many more sessions."""
+        return sessions * self.session_s + self.overrun_s
 
 
 def paired(
     middles: Sequence[Middle],
-    tolerance: float,
-    comparisons: int,
-    planned: int,
-    session_s: float,
+    terms: Terms,
     learned: Learned | None = None,
     peers: Sequence[Sequence[float | None]] = (),
-    runs: int = 1,
-    alone: int = 1,
-    overrun_s: float = 0.0,
 ) -> Verdict:
     """Judge a cell whose base was measured in the same sessions.
 
     Args:
         middles: ln(t_candidate / t_base) of every session so far.
-        tolerance: m, the slowdown that must be found.
-        comparisons: how many can fail, in all `runs` together.
-        planned: sessions that the budget allows.
-        session_s: wall seconds of one session, for the advice when nothing is clear.
+        terms: of the run.
         learned: what a calibration knows of this machine.
         peers: of every other cell of the world size that has processes of its own, what each of these sessions shows;
             None for one that did not time it.
-        runs: of a bisection, which share the error of a PASS; 1 for a run of its own.
-        alone: how many comparisons of a run are alone in their world size, where this one is.
-        overrun_s: by how much the sessions took longer than the budget, for the advice.
     """
-    of_alone = fewest_alone(ALPHA_FAIL / alone / runs), fewest_alone(ALPHA_PASS / runs)
-    least = FIRST_LOOK if _until(len(middles), peers) else max(FIRST_LOOK, min(of_alone))
     ratio = _ratio(middles)
-    if len(middles) < least:
-        more = least + 1 - len(middles)
+    if len(middles) < FIRST_LOOK:
+        more = FIRST_LOOK + 1 - len(middles)
         return Verdict(
             Outcome.INCONCLUSIVE,
-            f"{len(middles)} session(s) measured, {least} are needed for a decision: raise the budget by about "
-            f"{math.ceil(more * session_s + overrun_s)} s",
+            f"{len(middles)} session(s) measured, {FIRST_LOOK} are needed for a decision: raise the budget by about "
+            f"{math.ceil(terms.more_s(more))} s",
             ratio,
             more,
         )
-    margin, alpha_fail, alpha_pass = math.log1p(tolerance), ALPHA_FAIL / comparisons, ALPHA_PASS / runs
+    margin, alpha_fail, planned = math.log1p(terms.tolerance), ALPHA_FAIL / terms.comparisons, terms.planned
     suspicious = crossing = uneven = False
     for sessions in range(FIRST_LOOK, len(middles) + 1):
         beside = _until(sessions, peers)
-        least_fail, least_pass = (0, 0) if beside else of_alone
+        least_fail = 0 if beside else fewest_alone(ALPHA_FAIL / terms.alone)
         delta = estimate(middles[:sessions], learned, beside)
         slower = f"{percent(delta.mean)} than the base"
         share = spending(sessions, planned)
-        low, high = _bound(delta, -1, alpha_fail * share), _bound(delta, 1, alpha_pass * share)
+        low, high = _bound(delta, -1, alpha_fail * share), _bound(delta, 1, ALPHA_PASS * share)
         crossing = low > 0 and delta.mean >= margin / 2
         # The bound of an early look without a calibration is wide, and suspicion alone spends no error.
         alarming = crossing if learned else _bound(delta, -1, SUSPICION * alpha_fail) > 0 and delta.mean >= margin / 2
@@ -131,7 +142,7 @@ def paired(
         average = fmean(m.value if m.average is None else m.average for m in middles[:sessions])
         fast = high < margin and delta.mean < margin / 2
         uneven = fast and average >= UNEVEN * margin
-        if fast and not uneven and settled and sessions >= least_pass:
+        if fast and not uneven and settled:
             reason = f"{slower}, at {'most' if high >= 0 else 'least'} {percent(high)} (after {sessions} sessions)"
             return Verdict(Outcome.PASS, reason, _ratio(middles[:sessions]))
         suspicious = suspicious or alarming
@@ -143,9 +154,9 @@ def paired(
     nearest = (
         _Decision(delta.mean, alpha_fail, least_fail)
         if delta.mean > margin / 2
-        else _Decision(margin - delta.mean, alpha_pass, least_pass)
+        else _Decision(margin - delta.mean, ALPHA_PASS, 0)
     )
-    advice = _advice(delta, tolerance, nearest, alpha_pass, session_s, overrun_s)
+    advice = _advice(delta, terms, nearest)
     reason = f"{slower}, {possible}: {advice}"
     if uneven:
         reason = (
@@ -205,21 +216,19 @@ def _lacking(delta: Estimate, nearest: _Decision, planned: int) -> float:
     return next(enough, math.inf) - delta.sessions
 
 
-def _advice(
-    delta: Estimate, tolerance: float, nearest: _Decision, alpha_pass: float, session_s: float, overrun_s: float
-) -> str:
+def _advice(delta: Estimate, terms: Terms, nearest: _Decision) -> str:
     """Return what would decide: time for the nearest decision, less noise, or a tolerance that would be a PASS."""
     enough = observations_needed(
         delta.sessions, lambda n: n >= nearest.least and _half(delta, n, nearest.alpha * _of_last(n)) < nearest.distance
     )
     minutes = "more time than is sensible"
     if enough is not None:
-        minutes = f"about {((enough - delta.sessions) * session_s + overrun_s) / 60:.1f} more minutes"
+        minutes = f"about {terms.more_s(enough - delta.sessions) / 60:.1f} more minutes"
     # A PASS needs both: the bound below ln(1 + m), and the estimate below half of it.
-    half = _half(delta, delta.sessions, alpha_pass * _of_last(delta.sessions))
+    half = _half(delta, delta.sessions, ALPHA_PASS * _of_last(delta.sessions))
     upper = max(max(delta.mean, 0) + half, 2 * delta.mean)
     wider = math.ceil(100 * math.expm1(upper)) / 100
-    if not tolerance < wider <= 1:  # more than --scaling-tolerance may be, or time alone is missing
+    if not terms.tolerance < wider <= 1:  # more than --scaling-tolerance may be, or time alone is missing
         return f"it needs {minutes}, or a quieter machine"
     return f"it needs {minutes}, a quieter machine, or a tolerance of {wider:.0%}"
 

@@ -16,7 +16,8 @@ from suite.cli import compare
 from suite.cli import render as render_command
 from suite.records import files
 from suite.records.record import Record
-from tests.support import records
+from suite.render import sweep
+from tests.support import records, sweeps
 from tests.support.watched import Watched
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -58,7 +59,7 @@ def watched(browser: Any) -> Iterator[Watched]:
 
 @pytest.fixture(scope="session")
 def pages(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Make a report, the machine's history and a comparison by the commands, as a user has them after two runs."""
+    """Make a report, the machine's history and a comparison by the commands, and the page of a sweep."""
     reports = tmp_path_factory.mktemp("reports")
     before, after = (
         _run(run_id, seconds) for run_id, seconds in (("20260101T000000Z-a", 13.0), ("20260102T000000Z-b", 15.0))
@@ -71,7 +72,11 @@ def pages(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     comparison = reports / "compare.html"
     assert _command(compare, str(folders[0]), str(folders[1]), "--html", str(comparison)) == 0
     machine = reports / before.machine.key
-    return {"report": folders[1] / "report.html", "index": machine / "index.html", "compare": comparison}
+    trained = sweeps.sweep(lambda setting, seed: 0.8 + setting.lr * seed / 10)
+    files.write_atomically(machine / "sweeps" / "sweep.json", trained.model_dump_json())
+    files.write_atomically(machine / "sweeps" / "sweep.html", sweep.to_html(trained, [1, sweeps.EPOCHS]))
+    pages = {"report": folders[1] / "report.html", "index": machine / "index.html", "compare": comparison}
+    return {**pages, "sweep": machine / "sweeps" / "sweep.html"}
 
 
 def _run(run_id: str, one_device_s: float) -> Record:

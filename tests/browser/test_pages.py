@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.watched import Watched
 
-NAMES = ("report", "index", "compare")
+NAMES = ("report", "index", "compare", "sweep")
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
 UNFOLD = "document.querySelectorAll('details').forEach((one) => { one.open = true })"
 SIDEWAYS = "document.documentElement.scrollWidth - document.documentElement.clientWidth"

@@ -83,15 +83,13 @@ def test_every_property_of_junit_is_explained() -> None:
         "test_loss",
         "tokens_per_s",
         "device_flop_per_s",
-        "efficiency_note",
-        "speedup_note",
-        "accuracy_note",
         "oversubscribed",
         "warning",
     }
     assert figures <= CellRecord.model_fields.keys()
     cause = {"largest_cause", "largest_cause_s", "lost_time"}
-    others = {"alpha_s", "beta_s_per_byte", "best_busbw_gb_per_s", "note", "examples"}
+    others = {"alpha_s", "beta_s_per_byte", "best_busbw_gb_per_s", "note", "examples", "failure"}
+    others |= {"efficiency_note", "speedup_note", "accuracy_note"}  # why such a figure is missing
     assert named == figures | cause | others | {"verdict", "reason", "run_id", "report"}
 
 

@@ -14,7 +14,7 @@ from docs.evidence import grid, two_devices
 from reference.book import BookRun
 from reference.demo import main as demo
 from suite.checks.draw import CHECKS
-from suite.cli import gate
+from suite.cli import pytest_run
 from tests.support.project import REPOSITORY
 from tests.support.strategies import CPU
 
@@ -94,7 +94,7 @@ def test_a_row_names_a_test_of_its_own(row: str) -> None:
 @pytest.mark.usefixtures("two_cores")
 def test_a_command_of_the_gate_has_options_and_names_that_are_there(command: str) -> None:
     arguments = shlex.split(command)[1:]
-    gate.settings(arguments)  # ends with pytest's status where one is not
+    pytest_run.settings(arguments)  # ends with pytest's status where one is not
     if "-k" in arguments:
         words = arguments[arguments.index("-k") + 1].split(" or ")
         assert all(any(word in check for check in CHECKS) for word in words)

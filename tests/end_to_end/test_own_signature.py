@@ -35,8 +35,8 @@ def test_models_of_their_own_signature_are_timed(project: Project) -> None:
     [record] = project.records()
     first, second = sorted(record.cells, key=lambda cell: cell.workload == "losses")
     assert first.accuracy is not None
-    assert not first.accuracy_note
+    assert not first.why("accuracy")
     note = "not measured: the model returns tensors of [()] for labels of (64,): "
     assert second.accuracy is None
-    assert second.accuracy_note.startswith(note)
+    assert second.why("accuracy").startswith(note)
     assert f"no accuracy for {second.id}: {note}" in result.stdout.str()

@@ -41,7 +41,7 @@ def test_a_first_run(project: Project) -> None:
     assert all(cell.sec_per_epoch is not None for cell in record.cells)
     assert all(cell.efficiency is not None for cell in record.cells if cell.world_size == 2)
     assert record.accuracies == (), "a second leaves no time to train"
-    assert all("raise --scaling-budget" in cell.accuracy_note for cell in record.cells)
+    assert all("raise --scaling-budget" in cell.why("accuracy") for cell in record.cells)
     assert len(record.sessions[0].windows) == 2 * 4 * (1 + max(window.block for window in record.sessions[0].windows))
     counted = any(CPUS.glob("cpu0/cpuidle/state*/time"))
     assert {len(window.others_ns) for window in record.sessions[0].windows} == {int(counted)}

@@ -160,7 +160,7 @@ def test_every_rank_of_a_script_leaves_a_trace(project: Project) -> None:
     script = ("--scaling-script=train.py --batch_size {batch}", "--scaling-batch=64", "--scaling-devices=cpu:2")
     done = run_suite(project.path, "trace", *script, "--scaling-mode=strong", "--scaling-world-sizes=2")
     assert done.returncode == 0, done.stderr
-    assert re.search(r"trace: train-train-strong-2: \d+\.\d ms a step while traced\n", done.stdout)
+    assert re.search(r"trace: train-train-strong-2: \d+\.\d ms a step while traced; rank 0:\n", done.stdout)
     files = sorted(project.path.glob("reports/*/traces/*/*.json.gz"))
     assert [path.name for path in files] == [f"train-train-strong-2-rank{rank}.json.gz" for rank in (0, 1)]
     for path in files:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from suite.processes.answers import Epoch, Operator, Probed, Timed, Traced
+from suite.processes.answers import Epoch, Probed, Timed, Traced
 from suite.processes.channel import encode
 from suite.processes.messages import Ended, Exit, Start, read
 from suite.properties.answers import About, Described, Judgement
@@ -24,7 +24,7 @@ from suite.properties.answers import About, Described, Judgement
         Judgement("wrong", suspects=("a bug", "another"), crashed=True),
         Probed(duration_ns=None),
         Epoch(accuracy=0.5, loss=None, train_s=1.0, train_samples=2, test_samples=3),
-        Traced(1.0, {"feed": 2.0}, (Operator("aten::mm", 3, 4.0), Operator("aten::add"))),
+        Traced(1.0, "Name  Self CPU\n"),
     ],
 )
 def test_round_trip_through_json(message: Any) -> None:

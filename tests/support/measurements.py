@@ -21,7 +21,7 @@ from suite.plan.workloads import BUILT_IN, Recipe
 from suite.processes.jobs import Job, Place, Prepared
 from suite.records.baselines import AcceptedCell, AcceptedRun, Baseline
 from suite.records.calibration import Calibration, Entry, Spread
-from suite.records.record import Accuracy, Environment, Machine, Window
+from suite.records.record import Accuracy, Environment, Machine, Missing, Window
 from suite.room.conditions import Conditions
 from suite.room.devices import Devices
 from suite.run.observations import Facts, Observations, Session
@@ -53,6 +53,11 @@ BUSY = QUIET.model_copy(update={"foreign": 1.0})
 def cell(world_size: int = 2, trainer: str = "ddp", mode: str = "strong") -> Cell:
     """Return a cell of LeNet."""
     return Cell(trainer, LENET.name, mode, world_size)
+
+
+def why_missing(missing: Missing | None) -> str:
+    """Return why a figure is missing; "" where it is not."""
+    return "" if missing is None else missing.why
 
 
 def place(cell: Cell) -> dict[str, Any]:
@@ -187,10 +192,7 @@ def calibrated(session_sd: float, *measured: Cell, sessions: int = 12, host: str
         locations=locations,
         errors=(0.0,) * sessions,
         rounds=(8,) * sessions,
-        round_sd=0.0,
         log_times=locations,
-        session_s=SESSION_S,
-        start_s=5.0,
     )
     entries = tuple(
         Entry.model_validate({**place(each), "workload_hash": LENET.hash, "spread": spread}) for each in measured
@@ -200,7 +202,6 @@ def calibrated(session_sd: float, *measured: Cell, sessions: int = 12, host: str
         machine_key=MACHINE.key,
         host=host,
         created_utc=datetime.now(UTC),
-        run_id="",
         environment=environment,
         entries=entries,
     )

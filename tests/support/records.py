@@ -96,6 +96,11 @@ def accepted(*runs: Record) -> Baseline:
     return baseline
 
 
+def missing(figure: str, why: str, kind: str = "") -> dict[str, str]:
+    """Return why a cell has no such figure."""
+    return {"figure": figure, "why": why, "kind": kind}
+
+
 def full(**changes: Any) -> Record:
     """A record with every kind of part, compared with a base in the same sessions; `changes` replace fields."""
     cells = matrix(trainers=("ddp", "scratch"), world_sizes=(1, 2, 4))
@@ -111,7 +116,7 @@ def full(**changes: Any) -> Record:
         check(rule="counters", outcome="INCONCLUSIVE", reason="1 → 2 all_reduce a step", counts=False)
     ]
     cells[2] |= {
-        "counters_note": "rank 1 died",
+        "missing": [missing("counters", "rank 1 died")],
         "waterfalls": [waterfall()],
         "warning": "gap widened, nothing slower",
     }

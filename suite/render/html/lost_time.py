@@ -21,8 +21,8 @@ def waterfalls(record: Record) -> Mapping[str, object] | None:
     None where there is no waterfall and no reason.
     """
     cells = figures.gravest_first([cell for cell in record.cells if cell.waterfalls])
-    unexplained = [cell for cell in record.cells if not cell.waterfalls and cell.waterfall_note]
-    reasons = figures.labels((cell.waterfall_note, cell) for cell in unexplained)
+    unexplained = [cell for cell in record.cells if not cell.waterfalls and cell.why("waterfall")]
+    reasons = figures.labels((cell.why("waterfall"), cell) for cell in unexplained)
     if not cells and not reasons:
         return None
     others = [(cell.label, cell.waterfalls[0].sentence) for cell in cells[MAX_WATERFALLS:]]

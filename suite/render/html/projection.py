@@ -1,66 +1,38 @@
-"""What to expect of more devices than were measured: a projection, with its assumptions."""
+"""The section on more devices than were measured: one chart, and what it assumes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from suite.communication.projection import Expectation, Projection, project
+from suite.communication.projection import ASSUMPTIONS, Projection, project
 from suite.records.record import Record
-from suite.render.figures import interval, names, number
-from suite.render.html.chart import Axis, Chart, Point, Series, figure
+from suite.render import figures
+from suite.render.html.chart import MAX_SERIES, Axis, Chart, Point, Series, figure
 from suite.render.html.environment import bounded
-
-MAX_CHARTS = 12
 
 
 def projected(record: Record) -> Mapping[str, object] | None:
-    """Return a chart and the assumptions of every projection; None where no all_reduce was swept."""
-    projections = project(record) if record.collectives else ()
-    if not projections:
+    """Return the chart, its assumptions and what has no projection; None where no all_reduce was swept."""
+    if not record.collectives or not (projections := project(record)):
         return None
-    trainers = names(record)
-    known = [projection for projection in projections if not projection.reason]
-    points = [(projection, point) for projection in known for point in (*projection.expected, *projection.projected)]
-    without = [(_title(projection, trainers), projection.reason) for projection in projections if projection.reason]
+    known, names = [each for each in projections if each.points], figures.names(record)
+    series = [line for each in known[:MAX_SERIES] for line in _lines(record, each, figures.name(each.cell, names))]
+    sizes = sorted({point.x for line in series for point in line.points})
+    x = Axis("devices", log=True, ticks=tuple((k, f"{k:.0f}") for k in sizes))
+    y = Axis("efficiency", include=(0.0, 1.0), form=".2f")
+    without = [(figures.name(each.cell, names), each.reason) for each in projections if each.reason]
     return {
-        "shown": [
-            (_title(projection, trainers), figure(_chart(projection, trainers)), projection.assumptions)
-            for projection in known[:MAX_CHARTS]
-        ],
-        "left_out": max(0, len(known) - MAX_CHARTS),
-        "rows": bounded((_row(*pair, trainers) for pair in points), len(points)),
+        "chart": figure(Chart("Efficiency, measured and projected", x, y, tuple(series))) if series else None,
+        "assumptions": ASSUMPTIONS,
+        "left_out": len(known[MAX_SERIES:]),
         "without": bounded(without, len(without)),
     }
 
 
-def _title(projection: Projection, trainers: Mapping[str, str]) -> str:
-    return f"{trainers[projection.trainer]} {projection.workload} {projection.mode}"
-
-
-def _chart(projection: Projection, trainers: Mapping[str, str]) -> Chart:
-    curves = {
-        "measured": [Point.of(at.world_size, at.measured) for at in projection.expected if at.measured is not None],
-        "expected there": [Point(at.world_size, at.efficiency) for at in projection.expected],
-        "projected": [Point(at.world_size, at.efficiency) for at in projection.projected],
-    }
-    sizes = sorted({point.x for points in curves.values() for point in points})
-    ideal = Series("ideal", tuple(Point(size, 1.0) for size in sizes), kind="ideal")
-    return Chart(
-        title=f"{_title(projection, trainers)}: a projection",
-        x=Axis("devices", log=True, ticks=tuple((k, f"{k:.0f}") for k in sizes)),
-        y=Axis("efficiency", include=(0.0, 1.0), form=".2f"),
-        series=(ideal, *(Series(name, tuple(points)) for name, points in curves.items() if points)),
-    )
-
-
-def _row(projection: Projection, point: Expectation, trainers: Mapping[str, str]) -> tuple[str, ...]:
-    return (
-        _title(projection, trainers),
-        number(point.world_size, "d"),
-        "projected" if point in projection.projected else "measured too",
-        number(point.batch, "d"),
-        interval(point.exchange_s, ".2f", factor=1e3),
-        number(point.step_s * 1e3, ".2f"),
-        number(point.efficiency, ".2f"),
-        interval(point.measured, ".2f"),
-    )
+def _lines(record: Record, projection: Projection, name: str) -> Iterator[Series]:
+    place = projection.cell.place[:3]
+    cells = [cell for cell in record.cells if cell.place[:3] == place and cell.world_size > 1 and cell.efficiency]
+    yield Series(name, tuple(Point.of(cell.world_size, cell.efficiency) for cell in cells if cell.efficiency))
+    notes = (f"{1e3 * at.step_s:.3g} ms a step, {1e3 * at.exchange_s:.3g} of them exchange" for at in projection.points)
+    ahead = (Point(at.world_size, at.efficiency, note=note) for at, note in zip(projection.points, notes, strict=True))
+    yield Series(f"{name}, projected", tuple(ahead), kind="base", like=name)

@@ -88,7 +88,7 @@ def counted(record: Record) -> Mapping[str, object] | None:
     """Return what one step of each cell does or why it was not counted, and of each arm peak memory and transports."""
     cells = figures.gravest_first(record.cells)
     columns, rows = figures.counted(cells)
-    reasons = figures.labels((cell.counters_note, cell) for cell in cells if cell.counters_note)
+    reasons = figures.labels((why, cell) for cell in cells if (why := cell.why("counters")))
     without = [(figures.some(ids, MAX_STACKS), reason) for reason, ids in reasons.items()]
     held = [(arm.id, words) for arm in record.arms if (words := memory.shown(arm.memory))]
     connected = [(arm.id, ", ".join(arm.transports)) for arm in record.arms if arm.transports]

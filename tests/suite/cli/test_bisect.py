@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,7 @@ from suite.processes.failure import WorkerFailure, silent
 from suite.records.record import Record
 from tests.support import records
 from tests.support.measurements import arm, cell, run_of
-from tests.support.project import REPOSITORY, Project
-from tests.support.repositories import Repository
+from tests.support.project import Project
 
 
 def run_with(*outcomes: str) -> Record:
@@ -71,36 +69,12 @@ def test_only_the_commits_own_workers_count_as_timed_out() -> None:
     assert bisect.timed_out(run).endswith("rank 1: no answer to 'warm_up' within 60 s, ended")
 
 
-def test_a_run_that_takes_too_long_is_ended_and_counts_as_the_user_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    repository = Repository(tmp_path / "project")
-    repository.commit({"conftest.py": "import time\ntime.sleep(60)\n"})
-    repository.git("tag", "v1.0")
-    repository.commit()
-    monkeypatch.chdir(repository.path)
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    assert main(["bisect", "--good", "v1.0", "--timeout-s", "0.5", "--on-timeout", "slow"]) == 1
-    said = capfd.readouterr().err
-    assert "bisect: bad (1): timed out: it did not end within 0.5 s" in said
-    assert "the good end" in said.splitlines()[-1]
-    assert repository.git("symbolic-ref", "--short", "HEAD") == "main"
-
-
 def test_a_commit_whose_conftest_leaves_is_skipped_and_not_called_bad(
     project: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (project.path / "conftest.py").write_text("raise SystemExit(1)\n")
     assert main(["bisect"]) == 125
     assert capfd.readouterr().err.splitlines()[-1] == "bisect: skip (125): the commit's own code ended pytest"
-
-
-def test_the_base_of_a_whole_bisection_is_its_good_end(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bisect", "--good", "v1.0", "--scaling-against=ref:v0.9"]) == 4
-    assert (
-        "--scaling-against: with --good, every commit is compared with that one; leave it out"
-        in capsys.readouterr().err
-    )
 
 
 def test_only_a_real_interrupt_stops_the_bisection(project: Project, capfd: pytest.CaptureFixture[str]) -> None:

@@ -10,13 +10,12 @@ import pytest
 
 from suite import __main__ as commands
 from suite import options
-from suite.cli import calibrate, gate
+from suite.cli import calibrate, pytest_run
 from suite.processes.folder import locked
 from suite.records import calibration
-from suite.records.calibration import Forecast
 from suite.run import results
 from suite.run.execute import RunResult
-from tests.suite.records.test_calibration import make
+from tests.suite.records.test_calibration import entry
 from tests.support.measurements import MACHINE, add_sessions, arm, calibrated, cell, run_of, settings
 from tests.support.project import Project
 
@@ -31,20 +30,16 @@ def test_a_calibration_compares_the_build_with_itself_and_accepts_nothing(projec
 
 
 @pytest.mark.parametrize(
-    ("forecast", "says"),
+    ("session_s", "finds", "says"),
     [
-        (
-            Forecast(5, 0.04, 0.06, "within"),
-            r"4\.0% is found with 95% probability; .* within a session \(7\.0% a round",
-        ),
-        (Forecast(5, 0.04, 0.06, "between"), r"limits it is the spread between sessions \(0\.0%\): more sessions"),
-        (Forecast(5, 0.04, 0.06, "starts"), r"starting the processes \(8\.0 of 12\.0 s a session\): a larger budget"),
-        (Forecast(5, 0.04, 0.06, "budget"), r"60 s hold 5 session\(s\) of 12\.0 s, .*raise --scaling-budget to 36 s"),
-        (Forecast(5, 12.0, 20.0, "within"), "no slowdown below tenfold is found"),
+        (12.0, r"\d+\.\d% slower", "A budget of 60 s has room for 5 session(s) of 12.0 s.\n"),
+        (20.0, "nothing", "room for 3 session(s) of 20.0 s. A FAIL takes 4: raise --scaling-budget to 80 s.\n"),
     ],
 )
-def test_each_cell_has_one_plain_sentence(forecast: Forecast, says: str) -> None:
-    assert re.search(says, calibrate.sentence(make(), forecast, 60.0))
+def test_each_cell_has_its_spread_and_what_a_run_finds(session_s: float, finds: str, says: str) -> None:
+    said = calibrate.table((entry(),), settings(budget_s=60.0), 1, session_s)
+    assert re.search(rf"^ ?ddp lenet strong 2 +0\.00% +3\.00% +{finds} *$", said, re.MULTILINE)
+    assert said.endswith(says)
 
 
 @pytest.mark.parametrize("sessions", ["2", "-3", "many"])
@@ -98,7 +93,7 @@ def test_two_calibrations_at_once_are_both_kept(tmp_path: Path, monkeypatch: pyt
     run = run_of(cell(1), config=settings(report_dir=tmp_path))
     add_sessions(run, {arm(1): 0.01, arm(1, side="base"): 0.01}, 3)
     result = RunResult(results.to_record(run), tmp_path, run)
-    monkeypatch.setattr(calibrate.gate, "run", lambda *_: gate.Ended(run=result))
+    monkeypatch.setattr(calibrate.pytest_run, "run", lambda *_: pytest_run.Ended(run=result))
     ending = threading.Thread(target=commands.main, args=(["calibrate", "--sessions", "3"],))
     with locked(tmp_path / MACHINE.key):
         ending.start()

@@ -12,15 +12,14 @@ import pytest
 from suite.__main__ import main
 from suite.cli import drill
 from suite.cli.command import Stop
+from suite.cli.drill import Checked
 from suite.records import calibration
 from suite.records.record import Record
 from tests.support import records
 from tests.support.measurements import calibrated, cell
 from tests.support.project import Project
 
-FOUND = "planted.py:Wrong, check 'gradient': step 0: the gradient of 'net.0.weight' is off by 1"
-AGAINST_ITSELF = "planted.py:Wrong, check 'gradient': after step 0, 'net' is off that of the same trainer on one device"
-AGAINST_REFERENCE = AGAINST_ITSELF.replace("the same trainer", "`reference_step`")
+RIGHT, FOUND, RAISED = Checked("passed"), Checked("wrong", "it is off by 1"), Checked("raised", "it raised")
 
 
 def run_with(outcome: str, rule: str = "time", **changes: Any) -> Record:
@@ -46,55 +45,66 @@ def run_with(outcome: str, rule: str = "time", **changes: Any) -> Record:
     ],
 )
 def test_a_slowdown_must_turn_every_cell_red_by_its_time(status: int, record: Record | None, complaint: str) -> None:
-    assert drill.judge_slow(1, run_with("FAIL")) == []
-    [found] = drill.judge_slow(status, record)
+    assert drill.judge_slow(1, [run_with("FAIL")]) == []
+    [found] = drill.judge_slow(status, [record] if record else [])
     assert re.search(f"^the planted slowdown: {complaint}$", found)
 
 
 def test_the_one_green_cell_of_several_is_named() -> None:
     cells = [*run_with("FAIL").cells, *run_with("PASS", id="other").cells]
-    [found] = drill.judge_slow(1, records.make(cells=[cell.model_dump() for cell in cells]))
+    [found] = drill.judge_slow(1, [records.make(cells=[cell.model_dump() for cell in cells])])
     assert "other is not red but PASS" in found
 
 
-@pytest.mark.parametrize("message", [FOUND, AGAINST_ITSELF, AGAINST_REFERENCE])
-def test_a_wrong_gradient_that_its_check_names_is_no_complaint(message: str) -> None:
-    assert drill.judge_wrong(1, {"gradient": message, "identity": None}) == []
+@pytest.mark.parametrize("alone", [RIGHT, Checked("skipped", "one GPU")])
+def test_a_wrong_gradient_that_its_check_finds_is_no_complaint(alone: Checked) -> None:
+    assert drill.judge_wrong(1, {"gradient": FOUND, "identity": alone}) == []
 
 
 @pytest.mark.parametrize(
     ("status", "checks", "complaint"),
     [
-        (0, {"gradient": None, "identity": None}, "check 'gradient' stayed green"),
+        (0, {"gradient": RIGHT, "identity": RIGHT}, "check 'gradient' stayed green"),
         (
             1,
-            {"gradient": FOUND, "identity": "broken"},
-            "check 'identity' failed too, where nothing was planted: broken",
+            {"gradient": FOUND, "identity": FOUND},
+            "check 'identity' failed too, where nothing was planted: it is off",
         ),
-        (0, {"gradient": "skipped: one GPU", "identity": None}, "check 'gradient' was skipped: one GPU"),
-        (1, {"gradient": "it raised", "identity": "skipped: why"}, "check 'gradient' is red for another reason: it"),
-        (1, {"gradient": "it raised", "identity": None}, "check 'gradient' is red for another reason: it raised"),
-        (0, {"gradient": FOUND, "identity": None}, "check 'gradient' failed, and pytest's exit status is 0 instead"),
+        (0, {"gradient": Checked("skipped", "one GPU"), "identity": RIGHT}, "check 'gradient' was skipped: one GPU"),
+        (1, {"gradient": RAISED, "identity": RIGHT}, "check 'gradient' is red for another reason: it raised"),
+        (
+            1,
+            {"gradient": Checked("failed", "loading it"), "identity": RIGHT},
+            "check 'gradient' is red for another reason: loading it",
+        ),
+        (0, {"gradient": FOUND, "identity": RIGHT}, "check 'gradient' failed, and pytest's exit status is 0 instead"),
         (3, {}, r"the checks did not run \(pytest's exit status 3\)"),
     ],
 )
-def test_a_wrong_gradient_must_turn_its_check_red(status: int, checks: dict[str, str | None], complaint: str) -> None:
+def test_a_wrong_gradient_must_turn_its_check_red(status: int, checks: dict[str, Checked], complaint: str) -> None:
     [found] = drill.judge_wrong(status, checks)
     assert re.search(f"^the planted wrong gradient: {complaint}", found)
 
 
 def test_checks_are_read_from_junit(tmp_path: Path) -> None:
     junit = tmp_path / "junit.xml"
+    properties = (
+        '<properties><property name="examples" value="3"/><property name="failure" value="wrong"/></properties>'
+    )
     junit.write_text(
         "<testsuites><testsuite>"
         '<testcase name="test_correctness[Wrong-start]"/>'
-        '<testcase name="test_correctness[Wrong-gradient]"><failure message="first&#10;second">all</failure></testcase>'
+        f'<testcase name="test_correctness[Wrong-gradient]">{properties}<failure message="it&#10;more"/></testcase>'
         '<testcase name="test_correctness[Wrong-batch_norm]"><error message="set-up">all</error></testcase>'
-        '<testcase name="test_correctness[Wrong-loss]"><skipped message="not checked: one GPU">all</skipped></testcase>'
+        '<testcase name="test_correctness[Wrong-loss]"><skipped message="one GPU">all</skipped></testcase>'
         "</testsuite></testsuites>"
     )
-    said = {"start": None, "gradient": "first", "batch_norm": "set-up", "loss": "skipped: not checked: one GPU"}
-    assert drill.failed_checks(junit) == said
+    assert drill.checked(junit) == {
+        "start": RIGHT,
+        "gradient": Checked("wrong", "it"),
+        "batch_norm": Checked("failed", "set-up"),
+        "loss": Checked("skipped", "one GPU"),
+    }
 
 
 def test_a_trainers_file_is_named_so_that_another_folder_finds_it(

@@ -15,11 +15,11 @@ import torch
 
 from suite.__main__ import main
 from suite.cli import trace
-from suite.cli.gate import select
+from suite.cli.pytest_run import select
 from suite.plan import cells
 from suite.plan.cells import Cell
 from suite.plan.workloads import Workload
-from suite.processes.answers import Operator, Traced
+from suite.processes.answers import Traced
 from suite.processes.channel import encode
 from suite.processes.jobs import Place
 from suite.processes.messages import read
@@ -72,21 +72,20 @@ class TestProfiling:
         updates = [event for event in seen if event["name"].startswith("aten::sub")]
         assert updates, "plain SGD subtracts"
         assert all(any(inside(event, step) for step in steps) for event in updates)
-        assert set(answer.parts_ms) == {"feed", "step"}
-        assert 0 < sum(answer.parts_ms.values()) <= answer.step_ms
+        assert answer.step_ms > 0
         assert [path.name for path in tmp_path.iterdir()] == ["cell-rank0.json.gz"]
 
-    def test_operators_of_every_replicas_thread_are_summed(self, two_replicas: TracedArm, tmp_path: Path) -> None:
+    def test_operators_of_every_replicas_thread_are_recorded(self, two_replicas: TracedArm, tmp_path: Path) -> None:
         """By default the profiler sees only the thread that starts it, and would miss nearly all of this step."""
         answer = profiling.trace(two_replicas, STEPS, tmp_path / "cell.json.gz")
-        calls = {operator.name: operator.calls for operator in answer.operators}
         seen = events(tmp_path / "cell.json.gz")
         own = {event["tid"] for event in seen if event["name"] == "step"}
         forwards = [event["tid"] for event in seen if event["name"] == "aten::linear"]
         assert len(set(forwards)) == 2
         assert not own.intersection(forwards)
-        assert calls["aten::linear"] * STEPS == len(forwards)
-        assert not {"feed", "step"} & calls.keys()
+        heading, *rows = [line for line in answer.table.splitlines() if not line.startswith("-")]
+        assert "Self CPU" in heading
+        assert len([row for row in rows if row.strip() and "time total" not in row]) == profiling.ROWS
         assert read(Traced, json.loads(encode(answer))) == answer
 
     def test_a_folder_that_has_gone_is_an_error_and_no_file_is_left(
@@ -98,50 +97,9 @@ class TestProfiling:
         assert [path.name for path in tmp_path.iterdir()] == ["cell.json.gz"]
 
 
-def answer(step_ms: float, *operators: Operator, feed_ms: float = 0.125) -> Traced:
-    """What one rank says."""
-    return Traced(step_ms, {"feed": feed_ms, "step": 1.75}, operators)
-
-
-def printed(ran: list[Operator]) -> list[str]:
-    """The heading and the rows of a table."""
-    heading, _, *rows = [line for line in trace.table(ran, 120).splitlines() if line.strip()]
-    return [heading, *rows]
-
-
-def test_operators_are_of_a_step_and_of_all_ranks_together() -> None:
-    ranks = [
-        answer(2.5, Operator("aten::mm", 2, 1.0), Operator("aten::relu", 1, 0.025), Operator("aten::view", 1)),
-        answer(3.0, Operator("aten::mm", 2, 0.5), Operator("aten::add", 1, 1.25)),
-    ]
-    assert trace.operators(ranks) == [
-        Operator("aten::mm", 4.0, 1.5, 0.0),
-        Operator("aten::add", 1.0, 1.25, 0.0),
-        Operator("aten::relu", 1.0, 0.025, 0.0),
-    ]
-
-
-def test_the_time_of_a_gpu_comes_first() -> None:
-    ran = trace.operators([answer(2.5, Operator("aten::copy_", 1, 2.25, 0.1), Operator("aten::mm", 1, 0.025, 2.0))])
-    heading, first, *_ = printed(ran)
-    assert heading.index("CUDA") < heading.index("CPU")
-    assert first.split() == ["2.000", "0.025", "1", "aten::mm"]
-
-
-def test_the_table_has_ten_rows_and_shows_names_as_they_are() -> None:
-    heading, *rows = printed([Operator(f"[bold]op {number}", 1.0, 1.0, 0.0) for number in range(20)])
-    assert [row.split(maxsplit=2)[2].strip() for row in rows] == [f"[bold]op {number}" for number in range(10)]
-    assert "CUDA" not in heading
-
-
-def test_a_step_is_as_long_as_the_slowest_ranks_and_its_parts_are_means() -> None:
-    ranks = [answer(10.0, feed_ms=0.1), answer(11.0, feed_ms=0.5)]
-    assert trace.parts(ranks) == "11.0 ms a step while traced (feed 0.3, step 1.8)"
-
-
 def test_files_are_named_by_cells_and_never_share_a_name() -> None:
     trainers = ("a.py:New", "b.py:New", "ddp")
-    assert trace.file_names(Cell(trainer, "my/own workload", "strong", 2) for trainer in trainers) == [
+    assert trace.file_names([Cell(trainer, "my/own workload", "strong", 2) for trainer in trainers]) == [
         "New-my_own_workload-strong-2",
         "New-my_own_workload-strong-2_2",
         "ddp-my_own_workload-strong-2",

@@ -13,7 +13,7 @@ import pytest
 
 from suite import options
 from suite.cli import versions
-from suite.cli.steps import Step, Tried
+from suite.cli.command import Step, Tried
 from suite.cli.versions import VERSIONS, Alone
 from suite.records.record import Record
 from tests.support import records
@@ -70,17 +70,17 @@ class TestTheList:
 
 
 def test_each_version_is_tried_alone_and_then_both_in_one_run(tmp_path: Path, project: Project) -> None:
-    wanted = versions.steps("2.9", "2.15", tmp_path / "all", tmp_path / "here", 60, ["--scaling-trainer=ddp"])
+    wanted = versions.steps(("2.9", "2.15"), tmp_path / "here", 60, ["--scaling-trainer=ddp"])
     assert [step.name for step in wanted] == [
-        *("make torch2.9", "install torch 2.9.1", "gradients with 2.9", "memory of 2.9", "accuracy with 2.9"),
-        *("make torch2.15", "install torch 2.15.0", "gradients with 2.15", "memory of 2.15", "accuracy with 2.15"),
+        *("make torch2.9", "install torch 2.9.1", "gradients with 2.9", "accuracy with 2.9"),
+        *("make torch2.15", "install torch 2.15.0", "gradients with 2.15", "accuracy with 2.15"),
         "2.15 against 2.9",
     ]
-    for made in (wanted[0], wanted[5]):
+    for made in (wanted[0], wanted[4]):
         assert ("--python", sys.executable) in pairwise(made.command), "or uv takes another, even for each"
     last = wanted[-1].command
-    assert last[0] == str(tmp_path / "all" / "torch2.15" / "bin" / "python")
-    assert f"--scaling-against=python:{tmp_path}/all/torch2.9/bin/python" in last
+    assert last[0] == str(tmp_path / "torch2.15" / "bin" / "python")
+    assert f"--scaling-against=python:{tmp_path}/torch2.9/bin/python" in last
     for step in wanted:
         if "pytest" in step.command:  # every option exists, and its value is right
             ours = [each for each in step.command if each.startswith("--scaling-") and "against" not in each]
@@ -110,12 +110,11 @@ class TestThePage:
 
     def test_every_figure_has_a_row_and_every_version_a_column(self) -> None:
         trained = records.make(cells=records.matrix(world_sizes=(1, 2), modes=("strong",), accuracy=0.97))
-        base, candidate = Alone("2.9", "11 of 11 right", trained, 400), Alone("2.15", "10 of 11 right", trained, 500)
-        lines = versions.page(base, candidate, compared(), [])
+        base, candidate = Alone("2.9", "11 of 11 right", [trained]), Alone("2.15", "10 of 11 right", [trained])
+        lines = versions.page(base, candidate, [compared()], [])
         shown = rows(lines)
         assert lines[0] == "# torch 2.15.0 against 2.9.1"
         assert shown["gradients"][:2] == ["11 of 11 right", "10 of 11 right"]
-        assert shown["peak memory of a process, MiB"] == ["400", "500", "1.25"]
         assert shown["ddp-lenet-strong-2: accuracy"][:2] == ["0.970", "0.970"]
         before, after, ratio = shown["ddp-lenet-strong-2: sec/epoch"]
         assert (before, after.split()[0]) == ("6", "6.6")
@@ -124,16 +123,16 @@ class TestThePage:
         before, after, _ = shown["ddp-lenet-strong-2: efficiency"]
         assert before == after
         assert before.startswith("0.90 [")
-        assert "all_reduce" in shown["ddp-lenet-strong-2: a step does"][2]
+        assert "all_reduce" in shown["ddp-lenet-strong-2: counters"][2]
         assert "- FAIL: ddp-lenet-strong-2: 10.0% slower" in lines
 
     def test_what_is_missing_is_a_dash_and_what_failed_has_its_command_and_its_log(self, tmp_path: Path) -> None:
         (log := tmp_path / "3.log").write_text("before\nE   off by 0.5\n")
-        failed = Tried(Step("gradients with 2.9", ("pytest", "-k", "a b"), 1, "it is wrong"), "exit status 1", 1, log)
-        lines = versions.page(Alone("2.9", "-", None, None), Alone("2.15", "-", None, None), None, [failed])
-        assert rows(lines)["peak memory of a process, MiB"] == ["-", "-", ""]
+        failed = Tried(Step("gradients with 2.9", ("pytest", "-k", "a b"), 1), "exit status 1", log)
+        lines = versions.page(Alone("2.9", "-", []), Alone("2.15", "-", []), [], [failed])
+        assert rows(lines)["gradients"] == ["-", "-", ""]
         said, _, *shown = lines[-6:]
-        assert said == "gradients with 2.9: exit status 1; it is wrong."
+        assert said == "gradients with 2.9: exit status 1."
         assert shown == ["    $ pytest -k 'a b'", "    before", "    E   off by 0.5", f"    all of it: {log}"]
 
 
@@ -159,18 +158,10 @@ def _measuring(wanted: list[Step], folder: Path, *rest: object, **more: object) 
     return []
 
 
-def test_checks_are_counted_from_junit_and_a_log_has_the_memory(tmp_path: Path) -> None:
-    (tmp_path / "gradients-2.9.xml").write_text(
-        '<testsuites><testsuite tests="11" failures="2" errors="1"/></testsuites>'
-    )
-    (tmp_path / "4.log").write_text("a warning\n412\n")
-    tried = [Tried(Step("memory of 2.9", (), 1, ""), "", 1.0, tmp_path / "4.log")]
-    assert versions.alone("2.9", tmp_path, tried) == Alone("2.9", "8 of 11 right", None, 412)
-    assert versions.alone("2.15", tmp_path, []) == Alone("2.15", "-", None, None)
-
-
-def test_memory_is_that_of_a_process_that_has_trained() -> None:
-    assert 100 < versions.peak_mib() < 100_000
+def test_checks_are_counted_from_junit(tmp_path: Path) -> None:
+    (tmp_path / "junit.xml").write_text('<testsuites><testsuite tests="11" failures="2" errors="1"/></testsuites>')
+    assert versions.checks(tmp_path / "junit.xml") == "8 of 11 right"
+    assert versions.checks(tmp_path / "missing.xml") == "-"
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy
@@ -50,38 +49,19 @@ RIVALS = 'workload = "lenet"\nefficiency = 0.5', 'trainer = "ddp"\nefficiency = 
         ([WIDE, NARROW], CELL, 0.6),
         ([NARROW, WIDE], CELL, 0.6),
         ([*RIVALS, NARROW], CELL, 0.6),  # it has the keys of both
+        (RIVALS, CELL, 0.8),
+        (RIVALS[::-1], CELL, 0.8),
     ],
 )
-def test_the_most_specific_entry_that_agrees_with_a_cell_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], cell: Cell, efficiency: float | None
+def test_of_the_entries_that_agree_with_a_cell_the_one_with_most_keys_holds_and_the_higher_of_two(
+    tmp_path: Path, given: Sequence[str], cell: Cell, efficiency: float | None
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    found = floors.choose(read(tmp_path, entries(*given)), cell)
+    found = floors.resolve(read(tmp_path, entries(*given)), [cell], lambda size: False).get(cell)
     assert (found and found.efficiency) == efficiency
 
 
 def test_no_file_is_no_floor(tmp_path: Path) -> None:
     assert floors.available(tmp_path / "none.toml", ["lenet"]) == ()
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (
-            ['workload = "lenet"\nworld_size = 4\nefficiency = 0.5', 'trainer = "ddp"\nefficiency = 0.9'],
-            "entries 1 and 2 hold for ddp-lenet-strong-4, and none is more specific: "
-            "add one that has trainer, workload, world_size",
-        ),
-        (
-            ["efficiency = 0.1", 'mode = "strong"\nefficiency = 0.5', 'mode = "strong"\nefficiency = 0.9'],
-            "entries 2 and 3 hold for ddp-lenet-strong-4, and none is more specific: keep one of them",
-        ),
-    ],
-)
-def test_entries_that_contradict_each_other_are_an_error(tmp_path: Path, given: list[str], message: str) -> None:
-    """More keys do not make an entry more specific than one it does not include: 0.5 would silently replace 0.9."""
-    with pytest.raises(ValueError, match=message):
-        floors.choose(read(tmp_path, entries(*given)), CELL)
 
 
 def test_one_device_and_oversubscribed_cells_are_never_judged(tmp_path: Path) -> None:
@@ -94,18 +74,17 @@ def test_one_device_and_oversubscribed_cells_are_never_judged(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ("", r"entry 2 in pyproject.toml: efficiency: Field required"),
-        ("efficiency = 0", r"entry 2 in pyproject.toml: efficiency: Input should be greater than 0"),
-        ("efficiency = 80", r"entry 2 in pyproject.toml: efficiency: Input should be less than or equal to 1.5"),
-        ("efficiency = nan", r"entry 2 in pyproject.toml: efficiency: Input should be a finite number"),
-        ("efficiency = true", r"entry 2 in pyproject.toml: efficiency: Input should be a valid number"),
-        ("efficiency = 0.8\nworld_size = 1", r"entry 2 .* world_size: Input should be greater than or equal to 2"),
-        ('efficiency = 0.8\nworld_size = "4"', r"entry 2 .* world_size: Input should be a valid integer"),
-        ("efficiency = 0.8\nworldsize = 4", r"entry 2 in pyproject.toml: worldsize: Extra inputs are not permitted"),
-        ("efficiency = 0.8\nentry = 4", r"entry 2 in pyproject.toml: entry: Extra inputs are not permitted"),
-        ('efficiency = 0.8\nmode = "fast"', r"entry 2 in pyproject.toml: mode: Input should be 'strong' or 'weak'"),
-        ('efficiency = 0.8\nworkload = "lennet"', r"entry 2 .*: workload 'lennet': valid values are lenet, resnet18"),
-        ('efficiency = 0.8\ntrainer = "dpp"', r"entry 2 .*: trainer 'dpp': valid values are single, .*module:Class"),
+        ("", r"in pyproject.toml, counted from 0: 1.efficiency: Field required"),
+        ("efficiency = 0", "1.efficiency: Input should be greater than 0"),
+        ("efficiency = 80", "1.efficiency: Input should be less than or equal to 1.5"),
+        ("efficiency = nan", "1.efficiency: Input should be a finite number"),
+        ("efficiency = true", "1.efficiency: Input should be a valid number"),
+        ("efficiency = 0.8\nworld_size = 1", "1.world_size: Input should be greater than or equal to 2"),
+        ('efficiency = 0.8\nworld_size = "4"', "1.world_size: Input should be a valid integer"),
+        ("efficiency = 0.8\nworldsize = 4", "1.worldsize: Extra inputs are not permitted"),
+        ('efficiency = 0.8\nmode = "fast"', "1.mode: Input should be 'strong' or 'weak'"),
+        ('efficiency = 0.8\nworkload = "lennet"', "workload 'lennet': valid values are lenet, resnet18"),
+        ('efficiency = 0.8\ntrainer = "dpp"', "trainer 'dpp': valid values are single, .*module:Class"),
     ],
 )
 def test_a_wrong_entry_is_named_with_its_key(tmp_path: Path, fields: str, message: str) -> None:
@@ -115,7 +94,7 @@ def test_a_wrong_entry_is_named_with_its_key(tmp_path: Path, fields: str, messag
 
 @pytest.mark.parametrize("text", ["[tool.scaling.floors]\nefficiency = 0.8", "[tool.scaling]\nfloors = [0.8]"])
 def test_floors_that_are_no_list_of_tables_are_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ValueError, match=r"floors in pyproject.toml: each is a table of its own: write \[\["):
+    with pytest.raises(ValueError, match=r"\[\[tool.scaling.floors\]\] in pyproject.toml, counted from 0: "):
         read(tmp_path, text)
 
 
@@ -135,7 +114,7 @@ def rate(
 
 
 def ours(logs: list[float], planned: int) -> Outcome:
-    return floor(logs, 0.8, 1, planned, 10.0).outcome
+    return floor(logs, 0.8, 1, planned).outcome
 
 
 @functools.cache
@@ -181,7 +160,7 @@ def test_a_cell_at_its_floor_fails_as_often_as_is_said(run_sd: float, said: floa
 
 @pytest.mark.parametrize(("comparisons", "said"), [(1, 0.99), (12, 0.96)])
 def test_an_efficiency_a_tenth_below_its_floor_is_found_as_often_as_is_said(comparisons: int, said: float) -> None:
-    found = rate(lambda logs, n: floor(logs, 0.8, comparisons, n, 10.0).outcome, Outcome.FAIL, 0.72, 0.01, 6, 0.02)
+    found = rate(lambda logs, n: floor(logs, 0.8, comparisons, n).outcome, Outcome.FAIL, 0.72, 0.01, 6, 0.02)
     assert found / TRIALS == pytest.approx(said, abs=0.015)
 
 
@@ -208,55 +187,32 @@ def test_clear_efficiencies_are_decided() -> None:
         ([0.723, 0.719, 0.727, 0.726], 1, "FAIL", ""),
         ([0.723, 0.719, 0.727, 0.726], 10**6, "INCONCLUSIVE", ""),  # all comparisons share the error
         ([0.7921, 0.7919, 0.792, 0.792], 1, "PASS", ""),
-        (
-            [0.1, 0.1],
-            1,
-            "INCONCLUSIVE",
-            "efficiency: 2 session(s) measured, 3 are needed to hold it against the floor of 0.80: raise the budget by "
-            "about 20 s",
-        ),
+        ([0.1, 0.1], 1, "INCONCLUSIVE", "efficiency: 2 session(s) measured, a floor of 0.80 needs 3"),
     ],
 )
 def test_efficiencies_are_judged(efficiencies: list[float], comparisons: int, outcome: str, reason: str) -> None:
     """A shortfall of 1 % is within what runs differ by, one of 10 % is not."""
-    found = floor([math.log(value) for value in efficiencies], 0.8, comparisons, 4, 10.0)
+    found = floor([math.log(value) for value in efficiencies], 0.8, comparisons, 4)
     assert found.outcome == outcome
     assert found.reason.startswith(reason)
 
 
-@pytest.mark.parametrize(
-    ("efficiency", "noise", "advice"),
-    [
-        (
-            0.84,
-            0.1,
-            r"neither clearly below it nor clearly above 0.76: it needs about \d+\.\d more minutes, or a quiet",
-        ),
-        (0.8, 0.1, "it needs a quieter machine, or a larger tolerance"),
-    ],
-)
-def test_noise_is_inconclusive_and_says_what_would_help(efficiency: float, noise: float, advice: str) -> None:
+@pytest.mark.parametrize(("efficiency", "decided"), [(0.84, True), (0.8, False)])
+def test_noise_is_inconclusive_and_says_what_would_help(efficiency: float, decided: bool) -> None:
     """At the floor itself sessions do not help: runs differ by more than the tolerance leaves."""
-    found = floor([math.log(efficiency) + noise * value for value in (1, -1, 1, -1)], 0.8, 1, 4, 30.0)
-    assert found.outcome is Outcome.INCONCLUSIVE
-    assert re.search(advice, found.reason)
-
-
-def test_the_advice_counts_by_how_much_the_budget_was_not_enough() -> None:
-    few, noisy = [math.log(0.8)], [math.log(0.84) + value for value in (0.1, -0.1, 0.1, -0.1)]
-    seconds, minutes = r"by about (\d+) s", r"about (\d+\.\d) more minutes"
-    for logs, pattern, more in ((few, seconds, 60), (noisy, minutes, 1)):
-        in_time, late = (floor(logs, 0.8, 1, 4, 30.0, overrun_s=overrun_s).reason for overrun_s in (0.0, 60.0))
-        said = [float(found[1]) for reason in (in_time, late) if (found := re.search(pattern, reason))]
-        assert said[1] == pytest.approx(said[0] + more)
+    noisy = floor([math.log(efficiency) + noise for noise in (0.1, -0.1, 0.1, -0.1)], 0.8, 1, 4)
+    assert noisy.outcome is Outcome.INCONCLUSIVE
+    assert noisy.reason.endswith("floor 0.80: neither below it nor above 0.76")
+    assert math.isfinite(noisy.lacking) == decided
+    assert noisy.lacking > 4
 
 
 def test_an_unplanned_look_decides_nothing() -> None:
     """Four scatter too much for a decision; of two hundred the mean is clear."""
     assert spending(5, 4) == 0
     logs = [math.log(0.6) + noise for noise in (0.5, -0.5) * 100]
-    assert floor(logs, 0.8, 1, 4, 10.0).outcome is Outcome.INCONCLUSIVE
-    assert floor(logs, 0.8, 1, 200, 10.0).outcome is Outcome.FAIL
+    assert floor(logs, 0.8, 1, 4).outcome is Outcome.INCONCLUSIVE
+    assert floor(logs, 0.8, 1, 200).outcome is Outcome.FAIL
 
 
 class TestConfirmation:
@@ -264,24 +220,25 @@ class TestConfirmation:
 
     @pytest.mark.parametrize("planned", [3, 4, 12])
     def test_three_sessions_never_fail(self, planned: int) -> None:
-        found = floor([math.log(0.1)] * 3, 0.8, 1, planned, 10.0)
+        found = floor([math.log(0.1)] * 3, 0.8, 1, planned)
         assert found.outcome is Outcome.INCONCLUSIVE
-        assert "floor 0.80: below it, which one more session has to confirm: it needs about 0.2 more" in found.reason
+        assert found.reason.endswith("floor 0.80: below it, unconfirmed")
+        assert found.lacking == 1
 
     def test_a_fourth_session_confirms(self) -> None:
-        assert floor([math.log(0.6)] * 4, 0.8, 1, 12, 10.0).outcome is Outcome.FAIL
+        assert floor([math.log(0.6)] * 4, 0.8, 1, 12).outcome is Outcome.FAIL
 
     def test_a_fourth_session_that_does_not_show_it_decides_nothing(self) -> None:
         logs = [math.log(0.7)] * 3 + [math.log(0.85)]
-        assert floor(logs, 0.8, 1, 12, 10.0).outcome is Outcome.INCONCLUSIVE
+        assert floor(logs, 0.8, 1, 12).outcome is Outcome.INCONCLUSIVE
 
     def test_a_decision_stands(self) -> None:
         """Sessions that other rules of the cell ask for do not change it."""
         for level, outcome in ((0.6, Outcome.FAIL), (0.95, Outcome.PASS)):
             later = [math.log(1.5 - level)] * 8
-            assert floor([math.log(level)] * 4 + later, 0.8, 1, 12, 10.0).outcome is outcome
+            assert floor([math.log(level)] * 4 + later, 0.8, 1, 12).outcome is outcome
 
     def test_a_shortfall_of_half_the_tolerance_does_not_pass(self) -> None:
         """It may be on its way to a FAIL, which takes a session longer."""
-        found = floor([math.log(0.8) - math.log(1.5) * 0.6] * 3, 0.8, 1, 12, 10.0, tolerance=0.5)
+        found = floor([math.log(0.8) - math.log(1.5) * 0.6] * 3, 0.8, 1, 12, tolerance=0.5)
         assert found.outcome is Outcome.INCONCLUSIVE

@@ -47,17 +47,6 @@ def test_a_broken_or_foreign_baseline_is_an_error_before_anything_is_measured(pr
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_floors_of_which_none_is_more_specific_are_a_usage_error(project: Project) -> None:
-    with (project.path / "pyproject.toml").open("a") as file:
-        for key in ('trainer = "ddp"', 'mode = "strong"'):
-            file.write(f"\n[[tool.scaling.floors]]\n{key}\nefficiency = 0.5\n")
-    cells = ("-m", "scaling", "--scaling-trainer", "ddp", "--scaling-devices", "cpu:2")
-    listed = project.inline("--collect-only", "-q", *cells, package="suite.benchmarks")
-    assert listed.ret == pytest.ExitCode.USAGE_ERROR
-    listed.stderr.fnmatch_lines(["*entries 1 and 2 hold for ddp-lenet-strong-2, and none is more specific: add one*"])
-
-
-@pytest.mark.usefixtures("two_cores")
 def test_a_floor_fails_a_cell_without_any_baseline(project: Project) -> None:
     """Of two cells with the same efficiency, the one whose floor is above it fails."""
     assert 0.7 < stand_in.EFFICIENCY < 0.9

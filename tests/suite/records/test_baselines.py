@@ -284,7 +284,7 @@ def interleaved(rng: numpy.random.Generator, delta: float) -> Outcome:
     outcome = Outcome.INCONCLUSIVE
     while len(sessions) < SESSIONS and outcome is Outcome.INCONCLUSIVE:
         sessions.append(verdict.Middle(rng.normal(delta, SESSION_SD)))
-        outcome = verdict.paired(sessions, 0.05, PAIRS, SESSIONS, 10.0).outcome
+        outcome = verdict.paired(sessions, verdict.Terms(0.05, PAIRS, SESSIONS, 10.0)).outcome
     return outcome
 
 

@@ -15,10 +15,10 @@ import pytest
 from numpy.typing import NDArray
 
 from suite.records import calibration
-from suite.records.calibration import Calibration, Entry, Spread, forecast, promise, spread_of
+from suite.records.calibration import Calibration, Entry, Spread, promise, spread_of
 from suite.records.files import RecordError
 from suite.records.record import Environment
-from suite.verdict import FIRST_LOOK, Learned, Outcome, Windows, paired
+from suite.verdict import FIRST_LOOK, Learned, Outcome, Terms, Windows, paired
 from suite.verdict.metrics import faster_half, faster_half_variance, location_variance
 from tests.support.windows import middles_of, windows_of
 
@@ -37,7 +37,7 @@ def windows(sessions: int, tau: float, within: float, seed: int, *, tails: bool 
 
 
 def estimated(windows: Floats) -> Spread:
-    found = spread_of(windows_of(windows), [0.0] * windows.shape[1], 12.0, 8.0)
+    found = spread_of(windows_of(windows), [0.0] * windows.shape[1])
     return found
 
 
@@ -50,9 +50,8 @@ def calibrations(count: int, tau: float, within: float, seed: int) -> list[Sprea
 def make(**changes: Any) -> Spread:
     """A spread of twelve sessions: tau 0, 2 % a session."""
     locations = [0.02 * (-1) ** number for number in range(12)]
-    content = {"locations": locations, "errors": [0.03] * 12, "rounds": [14] * 12, "round_sd": 0.07}
-    times = {"log_times": [0.0, 0.1], "session_s": 12.0, "start_s": 8.0}
-    return Spread.model_validate(content | times | changes)
+    content = {"locations": locations, "errors": [0.03] * 12, "rounds": [14] * 12, "log_times": [0.0, 0.1]}
+    return Spread.model_validate(content | changes)
 
 
 def entry(trainer: str = "ddp", world_size: int = 2, *, mode: str = "strong", **changes: Any) -> Entry:
@@ -66,12 +65,11 @@ def entry(trainer: str = "ddp", world_size: int = 2, *, mode: str = "strong", **
     )
 
 
-def calibrated(*entries: Entry, host: str = "host", torch: str = "2.15.0", run_id: str = "run") -> Calibration:
+def calibrated(*entries: Entry, host: str = "host", torch: str = "2.15.0") -> Calibration:
     return Calibration(
         machine_key="cpu-2xtest-0",
         host=host,
         created_utc=CREATED,
-        run_id=run_id,
         environment=Environment(versions={"torch": torch}, commit="abc", dirty=False),
         entries=entries,
     )
@@ -102,7 +100,6 @@ def test_the_spread_between_sessions_is_separated_from_the_noise_within(tau: flo
     # Four standard deviations of the estimate, and the tenth by which the error's own formula may be off.
     allowed = 4 * math.sqrt(found.tau2_var) + 0.2 * found.error_sd**2
     assert found.tau**2 == pytest.approx(tau**2, abs=allowed)
-    assert found.round_sd == pytest.approx(within, rel=4 / math.sqrt(2 * 3000 * 13))
     if within > tau:  # where it matters, the SD of the locations in the place of tau would be far off
         assert statistics.variance(found.locations) - tau**2 > allowed
 
@@ -115,19 +112,11 @@ def test_the_variance_of_tau2_is_what_tau2_varies_by() -> None:
     assert said == pytest.approx(varies, rel=2 / 11 + 0.1)
 
 
-def test_the_upper_limit_of_tau_covers_it_where_the_estimate_would_not() -> None:
-    many = calibrations(1000, 0.02, 0.03, seed=4)
-    lowest = 0.95 - 4 * math.sqrt(0.95 * 0.05 / 1000)
-    assert numpy.mean([found.tau_high >= 0.02 for found in many]) >= lowest
-    assert numpy.mean([found.tau >= 0.02 for found in many]) < 0.7
-    assert numpy.mean([found.session_sd_high >= found.session_sd for found in many]) == 1
-
-
 @pytest.mark.parametrize(
     ("sessions", "times"), [([[0.0, 0.1]], 2), ([[0.0, 0.1], [0.2]], 2), ([[0.0, 0.1], [0.2, 0.3]], 1)]
 )
 def test_fewer_than_two_sessions_of_two_rounds_give_no_spread(sessions: list[list[float]], times: int) -> None:
-    assert spread_of([Windows(own, own) for own in sessions], [0.0] * times, 12.0, 8.0) is None
+    assert spread_of([Windows(own, own) for own in sessions], [0.0] * times) is None
 
 
 @pytest.mark.parametrize(
@@ -161,10 +150,7 @@ def test_a_promised_slowdown_is_found_as_often_as_promised_and_half_of_it_is_not
                 [
                     paired(
                         middles_of(measured[:, run]),
-                        0.05,
-                        comparisons,
-                        planned,
-                        12.0,
+                        Terms(0.05, comparisons, planned, 12.0),
                         Learned(known.tau**2, known.tau2_var),
                     ).outcome
                     is Outcome.FAIL
@@ -180,49 +166,29 @@ def test_a_promised_slowdown_is_found_as_often_as_promised_and_half_of_it_is_not
 def test_a_promise_is_at_least_half_the_tolerance_and_needs_enough_sessions() -> None:
     """FAIL needs an estimate of that much, whatever the noise."""
     assert promise(0.0, 1, 10, tolerance=0.05) == pytest.approx(math.sqrt(1.05) - 1)
-    assert promise(1e-6, 1, 10) < 1e-4
     assert promise(0.01, 1, 100, tolerance=0.05) > math.sqrt(1.05) - 1, "half of the runs would miss just that"
-    assert promise(0.01, 1, FIRST_LOOK) == math.inf
-    assert promise(1e300, 1, FIRST_LOOK + 1) < math.inf, "no noise overflows"
-
-
-@pytest.mark.parametrize(
-    ("changes", "limit"),
-    [
-        ({}, "within"),
-        ({"locations": [0.1 * (-1) ** n for n in range(12)], "errors": [0.001] * 12, "start_s": 1.0}, "between"),
-        ({"locations": [0.1 * (-1) ** n for n in range(12)], "errors": [0.073] * 12, "start_s": 11.5}, "starts"),
-        ({"session_s": 100.0}, "budget"),
-    ],
-)
-def test_the_limit_of_a_promise_is_what_lowers_it_most(changes: dict[str, Any], limit: str) -> None:
-    found = forecast(make(**changes), 1, budget_s=60.0)
-    assert found.limit == limit
-    assert found.planned == (0 if limit == "budget" else 5)
-    assert found.at_worst > found.slowdown or limit == "budget"
+    assert promise(0.01, 1, FIRST_LOOK, tolerance=0.05) == math.inf
+    assert promise(1e300, 1, FIRST_LOOK + 1, tolerance=0.05) < math.inf, "no noise overflows"
 
 
 def test_a_cell_has_its_own_spread_or_the_noisiest_of_its_world_size() -> None:
     noisy = {"errors": [0.2] * 12}
     known = calibrated(entry("ddp"), entry("fsdp", **noisy), entry("ddp", 1, mode="weak", errors=[0.5] * 12))
-    own = known.spread("ddp", "abc", "strong", 2)
-    assert (own.spread, own.note) == (make(), "")
-    other = known.spread("gluon", "abc", "strong", 2)
-    assert other.spread == make(**noisy), "the noisiest of two devices, and not that of one"
-    assert other.note == ("not calibrated itself; the noisiest cell of world size 2 replaces it: fsdp, lenet, strong")
-    assert known.spread("ddp", "other", "strong", 2) == other, "another workload of the same name is another cell"
-    assert known.spread("ddp", "abc", "strong", 4) is None
-    alone = known.spread("ddp", "abc", "strong", 1)
-    assert not alone.note, "at one device strong and weak are the same"
+    assert known.find("ddp", "abc", "strong", 2) == entry("ddp")
+    other = known.find("gluon", "abc", "strong", 2)
+    assert other == entry("fsdp", **noisy), "the noisiest of two devices, and not that of one"
+    assert known.find("ddp", "other", "strong", 2) == other, "another workload of the same name is another cell"
+    assert known.find("ddp", "abc", "strong", 4) is None
+    alone = known.find("ddp", "abc", "strong", 1)
+    assert alone == known.entries[2], "at one device strong and weak are the same"
     few = {"locations": [0.0] * 9, "errors": [0.0] * 9, "rounds": [14] * 9}
-    assert calibrated(entry(**few)).spread("ddp", "abc", "strong", 2) is None, "too few sessions"
+    assert calibrated(entry(**few)).find("ddp", "abc", "strong", 2) is None, "too few sessions"
 
 
 def test_a_new_calibration_keeps_the_other_cells_of_an_unchanged_machine() -> None:
-    old = calibrated(entry("ddp"), entry("fsdp"), run_id="old")
-    new = calibrated(entry("ddp", errors=[0.5] * 12), run_id="new")
+    old = calibrated(entry("ddp"), entry("fsdp"))
+    new = calibrated(entry("ddp", errors=[0.5] * 12))
     both = new.after(old)
-    assert both.run_id == "new"
     assert both.entries == (old.entries[1], new.entries[0])
     for elsewhere in (calibrated(entry("fsdp"), host="other"), calibrated(entry("fsdp"), torch="2.9.0"), None):
         assert new.after(elsewhere) == new
@@ -255,7 +221,6 @@ def _spoilt(**changes: Any) -> str:
         (_spoilt(errors=[-1.0] * 12), "entries.0.spread.errors.0: "),
         (_spoilt(rounds=[1] * 12), "entries.0.spread.rounds.0: "),
         (_spoilt(errors=[0.1]), re.escape("rounds have [1, 12] values: each needs one a session")),
-        (_spoilt(start_s=13.0), "start_s 13 is above session_s 12: it is a part of it"),
     ],
     ids=lambda value: value[:30] if isinstance(value, str) else None,
 )
@@ -273,8 +238,8 @@ def test_a_broken_or_foreign_file_is_refused_with_its_reason(tmp_path: Path, tex
         ("host", "2.15.0", 30, ""),
         ("another", "2.15.0", 1, "the calibration is of another host"),
         ("host", "2.16.0", 1, "torch was 2.15.0 when calibrated and is 2.16.0"),
-        ("host", "2.15.0", 31, "the calibration is 31 days old, and counts for 30"),
-        ("host", "2.15.0", -2, f"the calibration is of {CREATED:%Y-%m-%d}, which is in the future: set the clock"),
+        ("host", "2.15.0", 31, f"the calibration is of {CREATED:%Y-%m-%d}, and counts for 30 days"),
+        ("host", "2.15.0", -2, f"the calibration is of {CREATED:%Y-%m-%d}, and counts for 30 days"),
     ],
     ids=["month", "another host", "another version", "older", "from the future"],
 )

@@ -144,8 +144,8 @@ def test_a_calibration_is_refused_or_can_be_used(tmp_path: Path, content: bytes)
     if known is not None:
         known.why_unused("host", {"torch": "2.15.0"}, datetime.now(UTC))
         for kept in known.entries:
-            assert calibration.forecast(kept.spread, 4, 180.0, 0.05).planned >= 0
-            assert kept.spread.tau_high >= 0
+            assert calibration.promise(kept.spread.session_sd_of(8), 4, 6, 0.05) > 0
+            assert kept.spread.tau2_var >= 0
 
 
 @pytest.mark.parametrize("content", [RECORD, BASELINE, CALIBRATION], ids=["record", "baseline", "calibration"])

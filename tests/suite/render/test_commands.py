@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from suite import options
-from suite.cli.gate import select
+from suite.cli.pytest_run import select
 from suite.records.record import CellRecord, Record
 from suite.render import commands, html, lead, markdown, terminal
 from tests.support import records
@@ -150,14 +150,14 @@ class TestCommands:
         self, project: Project, typed: list[str], budget: list[str]
     ) -> None:
         chosen = options.read(project.config("-m", "scaling", *typed))
-        record = records.make(repeat=chosen.repeat, settings=chosen.header())
+        record = records.make(repeat=chosen.repeat, settings=chosen.header(), own_budget=chosen.budget.fixed)
         command = shlex.split(commands.longer(record, record.cells[:1]))
         assert command == ["pytest", "-m", "scaling", *cells_of("1").split(), "--scaling-profile=full", *budget]
 
     def test_a_longer_run_overrides_the_budget_of_an_ini_file(self, project: Project) -> None:
         project.ini(scaling_budget="20")
         chosen = options.read(project.config("-m", "scaling"))
-        record = records.make(repeat=chosen.repeat, settings=chosen.header())
+        record = records.make(repeat=chosen.repeat, settings=chosen.header(), own_budget=chosen.budget.fixed)
         _, *command = shlex.split(commands.longer(record, record.cells[:1]))
         again = options.read(project.config(*command))
         assert (again.profile, again.budget.seconds) == ("full", 1800.0)

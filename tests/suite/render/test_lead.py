@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from reference.schedule import MODES
-from suite.plan.workloads import no_recipe
 from suite.records.record import CellRecord
 from suite.render import html, lead, markdown, terminal
 from tests.support import records
@@ -68,11 +67,12 @@ class TestFirstRun:
 
     def test_what_had_no_time_is_named_smallest_world_sizes_first(self) -> None:
         """Other reasons for a missing waterfall are in the report alone."""
-        late, other = {"waterfall_note": "the budget did not leave the 3 s it takes"}, {"waterfall_note": "lost"}
-        cells = [
-            records.cell(id=f"ddp-lenet-strong-{k}", world_size=k, accuracy_note="9 s do not fit", **note)
-            for k, note in ((8, {"waterfalls": [records.waterfall()]}), (4, late), (2, late), (6, other))
-        ]
+        untrained = records.missing("accuracy", "9 s do not fit")
+        late, other = records.missing("waterfall", "3 s", "budget"), records.missing("waterfall", "lost")
+        cells = [records.cell(id=f"ddp-lenet-strong-{k}", world_size=k, missing=[untrained, note])
+                 for k, note in ((4, late), (2, late), (6, other))]  # fmt: skip
+        apart = {"waterfalls": [records.waterfall()], "missing": [untrained]}
+        cells.insert(0, records.cell(id="ddp-lenet-strong-8", world_size=8, **apart))
         pair = [records.accuracy(world_size=k, per_epoch=[0.9]) for k in (1, 8)]
         found = facts(first_run(cells=cells, accuracies=pair))
         assert found["Held back by"].splitlines()[-1] == (
@@ -116,7 +116,8 @@ class TestFirstRun:
 
     def test_cells_on_several_devices_say_why_their_accuracy_is_not_judged(self) -> None:
         cells = [records.cell(accuracy=0.97)]
-        cells += [records.cell(world_size=k, mode=mode, accuracy_note="no time") for k in (2, 4) for mode in MODES]
+        missing = [records.missing("accuracy", "no time")]
+        cells += [records.cell(world_size=k, mode=mode, missing=missing) for k in (2, 4) for mode in MODES]
         found = facts(records.make(cells=cells, accuracies=[records.accuracy(world_size=1)]))
         who = ", ".join(cell["id"] for cell in cells[1:])
         assert f"Accuracy is not judged by {who}: no time." in found["Is it right?"]
@@ -124,10 +125,10 @@ class TestFirstRun:
 
     def test_a_run_that_had_no_time_to_train_says_so(self) -> None:
         """Nothing is said where no workload has a recipe."""
-        cells = [records.cell(world_size=k, accuracy_note="no time") for k in (1, 2)]
+        cells = [records.cell(world_size=k, missing=[records.missing("accuracy", "no time")]) for k in (1, 2)]
         said = facts(records.make(cells=cells, accuracies=[]))["Is it right?"]
         assert f"Accuracy is not judged by {cells[1]['id']}: no time." in said
-        unable = [each | {"accuracy_note": no_recipe(each["workload"])} for each in cells]
+        unable = [each | {"missing": [records.missing("accuracy", "none", "no recipe")]} for each in cells]
         assert "ccuracy" not in facts(records.make(cells=unable, accuracies=[]))["Is it right?"]
 
     def test_what_accepted_runs_say_of_accuracy_on_one_device_is_said(self) -> None:
@@ -229,7 +230,8 @@ class TestFirstRun:
         assert steps(first_run(cells=cells))[what] == command
 
     def test_one_device_several_slow_ones_and_no_cell_have_their_titles(self) -> None:
-        cells = [records.cell(efficiency_note="needs 2 devices", speedup=records.interval(1.0))]
+        missing = [records.missing("efficiency", "needs 2 devices", "one device")]
+        cells = [records.cell(missing=missing, speedup=records.interval(1.0))]
         assert facts(records.make(cells=cells))["Efficiency"] == "needs 2 devices"
         assert facts(records.make(cells=cells))["Exchange"] == "not checked: one core"
         of_a_gpu = records.make(cells=cells, machine=records.MACHINE | {"gpus": ["Test GPU"]})

@@ -257,8 +257,8 @@ class TestContent:
             ("lost_time", ["the exchange costs 11.2 ms", "exchange 11.20 [8.96, 13.44] 5.60 [4.48, 6.72] +5.60"]),
             ("communication", ["gloo 2 100.0 [90.0, 110.0] 1 [0.9, 1.1] 1 [0.909, 1.11]"]),
             ("communication", ["all_reduce, tree, k = 2 rank 1 hung", "gloo 2 4 KiB 104.1 [102.0, 106.2] 104.1"]),
-            ("projection", ["ddp lenet strong 16 projected", "A projection from 2 devices, not a measurement."]),
-            ("projection", ["scratch lenet weak scratch-lenet-weak-4 was not timed"]),
+            ("projection", ["ddp lenet strong, projected 16", "A projection, not a measurement: it assumes"]),
+            ("projection", ["scratch lenet weak no waterfall: its step was not taken apart"]),
             ("machine", ["2 of 4 blocks were disturbed, and 2 were left out", "other processes used 90% of a core"]),
             ("machine", ["editor (pid 7) uses 0.3 of a core", "12 cells, 2 sessions, about 2 minutes"]),
             ("machine", ["scaling: devices cpu:2", "Since the base, main:", "torch 2.13.0 2.15.0"]),
@@ -314,7 +314,8 @@ class TestContent:
         assert "exchange 6.20 [4.96, 7.44] 5.60 [4.48, 6.72] feed" in text
 
     def test_a_cell_without_a_waterfall_says_why(self) -> None:
-        text = section("lost_time", cells=[records.cell(waterfall_note="oversubscribed devices say nothing")])
+        missing = [records.missing("waterfall", "oversubscribed devices say nothing")]
+        text = section("lost_time", cells=[records.cell(missing=missing)])
         assert "ddp-lenet-strong-1 oversubscribed devices say nothing" in text
 
     def test_learning_curves_are_means_over_seeds_with_their_range_by_mode(self) -> None:

@@ -18,7 +18,6 @@ from suite.room.devices import Devices
 from suite.run import accepted, results
 from suite.run.observations import Comparison, Observations
 from suite.verdict import Outcome
-from suite.verdict.machine import WIDENED
 from tests.support.measurements import (
     COMMIT,
     MACHINE,
@@ -376,7 +375,9 @@ class TestMachine(Rebuilding):
         """The efficiency is half of what it was, and nothing takes longer."""
         _, two = self.judged(two_s, self.kept(self.commit["three"]), one_s=0.4)
         assert two.outcome is Outcome.PASS
-        assert two.cautions[0].startswith(f"{WIDENED}: the accepted commit has efficiency 0.40, and had 0.80 to")
+        assert two.cautions[0].startswith(
+            "gap widened, nothing slower: the accepted commit has efficiency 0.40, and had 0.80 to"
+        )
         _, two = self.judged(0.52, self.kept(self.commit["three"]), one_s=0.4)
         assert (two.outcome, two.cautions) == (Outcome.FAIL, ())
 

@@ -34,6 +34,7 @@ from tests.support.measurements import (
     run_of,
     settings,
     trained,
+    why_missing,
 )
 
 PAIR, WEAK = arm(2), arm(2, mode="weak")
@@ -205,7 +206,7 @@ class TestSeedPairs:
         run = run_of(TWO, unprobed={(PAIR, "unsynced"): "rank 1: ValueError: no gradients"})
         accuracy.training(run, Workers([], {}), lambda line: None)(Groups(Session(0)))  # type: ignore[arg-type]
         said = "its workers had ended before it was trained: rank 1: ValueError: no gradients"
-        assert accuracy.why_none(run, TWO) == said
+        assert why_missing(accuracy.why_none(run, TWO)) == said
 
     def test_candidate_that_fails_while_it_trains_is_lost(self) -> None:
         """A campaign makes an ERROR of what a session has lost."""
@@ -222,7 +223,7 @@ class TestSeedPairs:
         assert groups.session.failures == {PAIR: cause}
         assert groups.by_arm == {}
         said = f"its workers had ended before it was trained: {cause.cause}"
-        assert accuracy.why_none(run, WEAK_TWO) == said, "strong and weak share their workers"
+        assert why_missing(accuracy.why_none(run, WEAK_TWO)) == said, "strong and weak share their workers"
 
 
 def test_targets_without_class_labels_are_not_trained_on_and_the_cell_says_so() -> None:
@@ -233,7 +234,7 @@ def test_targets_without_class_labels_are_not_trained_on_and_the_cell_says_so() 
     accuracy.training(run, workers, lambda line: None)(workers)  # type: ignore[arg-type]
     assert workers.asked == []
     assert accuracy.checks(run, TWO, 1) == ()
-    assert accuracy.why_none(run, TWO) == (
+    assert why_missing(accuracy.why_none(run, TWO)) == (
         "y is float32 (n,), and an accuracy is the share of class labels, int64, that get the highest score; "
         "time and gradients do not need one"
     )
@@ -287,14 +288,14 @@ class TestBudget:
             ("ddp", "strong", 2),
         ]
         assert workers.session.training_s <= SHARE * run.plan.config.budget.seconds
-        assert accuracy.why_none(run, cells[0]) == ""
+        assert why_missing(accuracy.why_none(run, cells[0])) == ""
         for cut in cells[1:]:
             assert accuracy.reached(run, cut) is None
             assert accuracy.checks(run, cut, 1) == ()
             assert re.fullmatch(
                 r"\d+ s or more of training do not fit into what the budget has for it \(60% of 120 s at most, "
                 r"for all cells\); raise --scaling-budget",
-                accuracy.why_none(run, cut),
+                why_missing(accuracy.why_none(run, cut)),
             )
 
     def test_what_the_comparison_leaves_is_for_pairs_in_a_drawn_order(self) -> None:
@@ -306,7 +307,7 @@ class TestBudget:
         assert len(first) == 1 < len(drawn)
         assert {world_size for _, world_size, _ in drawn} == {1}, "one device before several, pair by pair"
         run, _ = train(*cells, reached={1: 0.9, 2: 0.9}, compared=True, epoch_s=25 / self.EPOCHS)
-        cut = [why for each in cells if (why := accuracy.why_none(run, each))]
+        cut = [why for each in cells if (why := why_missing(accuracy.why_none(run, each)))]
         assert len(cut) == 2
         assert all("do not fit into what the budget has left for it" in why for why in cut)
 
@@ -314,7 +315,7 @@ class TestBudget:
         """A net takes 20 s, and there are 60 s: one device, and two of the others."""
         run, _ = train(*map(cell, (2, 4, 8)), reached=dict.fromkeys((1, 2, 4, 8), 0.9), epoch_s=1.0, budget_s=100.0)
         assert [net.world_size for net in run.accuracies] == [1, 8, 4]
-        assert "do not fit into what the budget has for it" in accuracy.why_none(run, TWO)
+        assert "do not fit into what the budget has for it" in why_missing(accuracy.why_none(run, TWO))
 
     @pytest.mark.parametrize(
         ("left_s", "session_s", "allowed_s"), [(150.0, 20.0, 108.0), (100.0, 40.0, 88.0), (80.0, 70.0, 0.0)]
@@ -338,7 +339,7 @@ class TestBudget:
     def test_no_epoch_is_begun_where_the_timed_steps_are_too_slow(self) -> None:
         run, workers = train(TWO, reached={1: 0.9, 2: 0.9}, step_s=100.0)
         assert workers.asked == []
-        assert "raise --scaling-budget" in accuracy.why_none(run, TWO)
+        assert "raise --scaling-budget" in why_missing(accuracy.why_none(run, TWO))
 
     def test_budget_that_the_user_set_is_kept(self) -> None:
         run, workers = train(TWO, reached={1: 0.9, 2: 0.9}, epoch_s=1.0, left_s=30.0, fixed=True, budget_s=1000.0)
@@ -369,7 +370,7 @@ class TestBudget:
     )
     def test_other_reasons_for_no_accuracy(self, changes: dict[str, Any], why: str) -> None:
         run = run_of(TWO, config=settings(**changes))
-        assert accuracy.why_none(run, TWO) == why
+        assert why_missing(accuracy.why_none(run, TWO)) == why
         assert accuracy.wanted_pairs(run) == ([] if changes else [PAIR])
 
 

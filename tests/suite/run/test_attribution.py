@@ -24,7 +24,7 @@ from suite.run.observations import Comparison, Observations
 from suite.run.session import Sessions
 from suite.run.variants import Target
 from suite.verdict import Outcome
-from tests.support.measurements import AGAINST, FED, QUIET, add_sessions, arm, cell, job, run_of, settings
+from tests.support.measurements import AGAINST, FED, QUIET, add_sessions, arm, cell, job, run_of, settings, why_missing
 
 TWO, WEAK = cell(2), cell(2, mode="weak")
 SCRIPT = Cell("train", "train", "weak", 2)
@@ -237,7 +237,7 @@ class TestRounds:
         run = timed(TWO, config=settings(against=AGAINST, budget_s=budget_s), comparison=COMPARISON)
         probe(run, TARGET, BASE_TARGET)
         assert sum(bool(session.probes) for session in run.sessions) == probed
-        assert ("the budget did not leave the 3 s" in attribution.note(run, TWO)) == (not probed)
+        assert ("the budget did not leave the 3 s" in why_missing(attribution.why_none(run, TWO))) == (not probed)
 
     @pytest.mark.parametrize(("disturbed", "lost_ms"), [(0, 0.0), (1, 0.0), (2, 0.0), (4, 10.0)])
     def test_a_window_that_others_disturbed_is_timed_again(self, disturbed: int, lost_ms: float) -> None:
@@ -305,7 +305,7 @@ class TestRounds:
         assert [len(taken_in(run, number)) for number in range(4)] == [16] * probed + [0] * (4 - probed)
         for session in run.sessions:
             session.probes.clear()
-        assert ("the budget did not leave" in attribution.note(run, TWO)) == (probed < 4)
+        assert ("the budget did not leave" in why_missing(attribution.why_none(run, TWO))) == (probed < 4)
 
 
 class TestBudget:
@@ -328,7 +328,7 @@ class TestBudget:
         assert sizes == [{8}]
         late = attribution.left_out(run)
         assert [each.world_size for each in late] == [2, 4, 8]
-        notes = {each: attribution.note(run, each) for each in self.CELLS}
+        notes = {each: why_missing(attribution.why_none(run, each)) for each in self.CELLS}
         assert [each for each in self.CELLS if notes[each]] == [each for each in self.CELLS if each in late]
         assert notes[cell(2)].startswith("the budget did not leave the 3")
 

@@ -224,7 +224,7 @@ class TestAgainstANamedBase:
         assert len(world.timed) > 3, "a FAIL is confirmed by a session more"
         assert (world.timed[0], world.timed[-1]) == (set(EQUAL), {OWN, BASE})
 
-    @pytest.mark.parametrize("floors", [{}, {TWO: Floor(entry=1, efficiency=0.5)}], ids=["no floor", "floor"])
+    @pytest.mark.parametrize("floors", [{}, {TWO: Floor(efficiency=0.5)}], ids=["no floor", "floor"])
     def test_floor_adds_the_one_device_arm(self, world: World, floors: dict[Cell, Floor]) -> None:
         world.step_s = EQUAL
         world.measure(TWO, config=against(), floors=floors)
@@ -232,7 +232,7 @@ class TestAgainstANamedBase:
 
     def test_floor_without_its_one_device_arm_gets_no_more_sessions(self, world: World) -> None:
         world.step_s, world.broken = EQUAL, {0: {arm(1)}}
-        run = world.measure(TWO, config=against(budget_s=1000.0), floors={TWO: Floor(entry=1, efficiency=0.5)})
+        run = world.measure(TWO, config=against(budget_s=1000.0), floors={TWO: Floor(efficiency=0.5)})
         assert world.outcomes() == [Outcome.INCONCLUSIVE]
         assert len(world.timed) < run.planned, "the comparison with the base is decided"
 
@@ -303,7 +303,7 @@ class TestAttribution:
         world.measure(measured, config=config)
         assert world.probed == {}
         oversubscribed = config.devices.oversubscribed(2)
-        assert ("oversubscribed" in world.cells()[measured.id].waterfall_note) == oversubscribed
+        assert ("oversubscribed" in world.cells()[measured.id].why("waterfall")) == oversubscribed
 
     def test_a_cell_that_fails_by_its_counters_alone_gets_no_waterfall(self, world: World) -> None:
         world.step_s, world.operators = EQUAL, {"candidate": 12, "base": 10}
@@ -320,7 +320,7 @@ class TestAttribution:
         assert world.probed == {number: [(TWO.id, "candidate"), (TWO.id, "base")] for number in taken_apart}
         assert len(run.sessions) == len(world.timed) == 4, "no session of its own"
         assert any("the parts of 1 cell(s) are timed too" in line for line in world.said)
-        notes = [judged.waterfall_note for judged in world.cells().values()]
+        notes = [judged.why("waterfall") for judged in world.cells().values()]
         assert notes[:2] == ["", ""]
         assert "only cells that look slower" in notes[2]
 
@@ -364,7 +364,7 @@ class TestAttribution:
         world.measure(TWO, config=against(budget_s=budget_s, fixed=True))
         assert world.outcomes() == [Outcome.FAIL]
         assert list(world.probed) == probed
-        assert ("raise --scaling-budget" in world.cells()[TWO.id].waterfall_note) == (not probed)
+        assert ("raise --scaling-budget" in world.cells()[TWO.id].why("waterfall")) == (not probed)
 
     def test_waterfalls_that_take_longer_than_planned_leave_the_sessions_that_a_fail_needs(self, world: World) -> None:
         world.step_s, world.explaining_s = SLOWER, 30.0
@@ -398,7 +398,7 @@ class TestAttribution:
         assert world.outcomes() == [Outcome.FAIL]
         assert list(world.probed) == probed
         assert any(world.untimed) == bool(probed)
-        assert ("the budget did not leave the" in world.cells()[TWO.id].waterfall_note) == (not probed)
+        assert ("the budget did not leave the" in world.cells()[TWO.id].why("waterfall")) == (not probed)
 
     def test_arm_that_only_a_waterfall_needs_costs_no_decided_cell(self, world: World) -> None:
         """The candidate on one device is decided after three sessions; in the fourth its processes do not start."""

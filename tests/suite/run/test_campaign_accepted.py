@@ -43,7 +43,7 @@ class TestAgainstAcceptedRuns:
         self.world.step_s = {arm(1): 1.0, OWN: 1.0, BASE: 1.0, arm(1, side="base"): 1.0}
         kept = [accepted_run({TWO: 1.0}, 0, self.commit)]
         config = settings(root=self.repository.path, budget_s=1000.0)
-        floors = {TWO: Floor(entry=1, efficiency=0.9)}
+        floors = {TWO: Floor(efficiency=0.9)}
         run = self.world.measure(TWO, config=config, baseline=baseline(*kept), floors=floors)
         assert (len(self.world.timed), run.planned) == (4, 100)
         assert self.world.outcomes() == [Outcome.FAIL]
@@ -113,7 +113,7 @@ class TestAgainstAcceptedRuns:
         self.world.step_s, self.world.wobble = {OWN: 0.5, BASE: 0.5}, 0.3
         self.measure(TWO, budget_s=40.0)
         assert self.world.trained == []
-        assert "the comparison with accepted commits took the budget" in self.world.cells()[TWO.id].accuracy_note
+        assert "the comparison with accepted commits took the budget" in self.world.cells()[TWO.id].why("accuracy")
 
     def test_a_net_that_diverges_after_the_comparison_is_an_error(self) -> None:
         self.world.step_s, self.world.diverges = {OWN: 0.5, BASE: 0.5}, {OWN}
@@ -124,7 +124,7 @@ class TestAgainstAcceptedRuns:
         self.world.step_s = {OWN: 0.5, BASE: 0.5}
         self.measure(TWO, cell(2, "scratch"))
         assert self.world.probed == {number: [(cell(2, "scratch").id, "candidate")] for number in range(3)}
-        assert "with --scaling-profile=full every cell does" in self.world.cells()[TWO.id].waterfall_note
+        assert "with --scaling-profile=full every cell does" in self.world.cells()[TWO.id].why("waterfall")
 
     def test_only_accepted_cells_are_compared(self) -> None:
         self.world.step_s = {OWN: 0.5, BASE: 0.5}
@@ -214,7 +214,7 @@ class TestAgainstAcceptedRuns:
         self.world.broken = {0: {BASE}} if lost else {}
         kept = [accepted_run({TWO: 1.0}, 0, self.commit)]
         config = settings(root=self.repository.path, budget_s=1000.0)
-        floors = {measured: Floor(entry=1, efficiency=0.9)}
+        floors = {measured: Floor(efficiency=0.9)}
         self.world.measure(TWO, measured, config=config, baseline=baseline(*kept), floors=floors)
         assert self.world.cells()[measured.id].outcome is Outcome.FAIL
         assert self.world.timed[-1] >= {arm(2, measured.trainer), arm(1, measured.trainer)}

@@ -118,7 +118,7 @@ class TestInASession:
         record = only(run)
         assert (record.outcome, run.lost) == (outcome, {})
         assert ("could not both be counted: rank 1 was killed" in record.reason) == (setting == "fail")
-        assert record.counters_note == "rank 1 was killed by SIGSEGV"
+        assert record.why("counters") == "rank 1 was killed by SIGSEGV"
         assert run.uncounted[BASE] == "its workers had ended before its steps were counted", "here both share a group"
 
     def test_an_arm_that_a_later_comparison_counts_needs_no_reason_any_more(self) -> None:
@@ -126,13 +126,13 @@ class TestInASession:
         sessions = Sessions(run, {}, None, None, lambda: 0.0, lambda line: None)  # type: ignore[arg-type]
         group: Any = Scripted({OWN.id: answer(1), BASE.id: answer(1)})
         counting.counting(run, sessions, (TWO,), print)(Groups(run.sessions[1], {OWN: group, BASE: group}))
-        assert (only(run).outcome, only(run).counters_note) == (Outcome.PASS, "")
+        assert (only(run).outcome, only(run).why("counters")) == (Outcome.PASS, "")
 
     def test_steps_that_are_too_long_are_not_counted(self) -> None:
         """A fifth of 120 s holds no four steps of 7 s."""
         run, group, _ = compared(answer(2), answer(1), step_s=7.0)
         assert group.asked == []
-        assert only(run).counters_note == "it takes 28 s, and counting has a fifth of the budget"
+        assert only(run).why("counters") == "it takes 28 s, and counting has a fifth of the budget"
 
 
 class TestAgainstABase:

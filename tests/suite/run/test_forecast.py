@@ -81,8 +81,7 @@ def test_plan_says_what_it_does_not_know_of_gpus_before_the_first_session(kind: 
 
 def test_plan_names_what_is_not_taken_apart_smallest_world_sizes_first() -> None:
     run = compared(comparison=Comparison())
-    run.unexplained = {cell(4): "the budget did not leave the 9 s it takes", cell(8): "ddp needs two devices"}
-    run.unexplained |= {TWO: "the budget did not leave the 3 s it takes"}
+    run.late_s, run.unexplained = {cell(4): 9.0, TWO: 3.0}, {cell(8): "ddp needs two devices"}
     named = "plan: not taken apart, because the budget has no room for them: ddp-lenet-strong-2, ddp-lenet-strong-4"
     assert forecast.lines(run, 6, EACH)[1:] == [named]
 
@@ -162,7 +161,7 @@ def test_plan_says_which_slow_modes_the_first_and_the_last_pass_do_not_exclude(
     ids=["too few", "enough", "no floor", "too few with a base"],
 )
 def test_plan_says_where_no_efficiency_can_fail_its_floor(planned: int, changes: dict[str, object], said: bool) -> None:
-    floors = {TWO: Floor(entry=1, efficiency=0.9)}
+    floors = {TWO: Floor(efficiency=0.9)}
     lines = forecast.lines(run_of(*CELLS, **{"floors": floors, **NOW, **changes}), planned, EACH)
     short = f"plan: {planned} session(s) are too few to fail an efficiency below its floor, which takes 4; raise "
     assert [line.startswith(short) for line in lines].count(True) == said

@@ -65,18 +65,6 @@ def judged(run: Observations) -> dict[int, CellRecord]:
     return {record.world_size: record for record in results.to_record(run).cells}
 
 
-def test_the_runs_of_a_bisection_share_both_errors() -> None:
-    """Each may spend a twentieth, so what one run of its own decides takes more sessions."""
-    alone = compared(SLOWER, count=6, planned=6)
-    shared = run_of(ONE, TWO, config=settings(against=AGAINST, runs=20), planned=6)
-    shared.comparison = alone.comparison
-    add_sessions(shared, SLOWER, count=6)
-    assert judging.comparisons(shared) == 20 * judging.comparisons(alone)
-    of_alone, of_shared = (judging.against(run, ONE, "base") for run in (alone, shared))
-    assert "(after 3 sessions)" in of_alone.reason
-    assert "(after 5 sessions)" in of_shared.reason
-
-
 class TestAlone:
     """Comparisons that are the only one of their base and world size wait longer for a FAIL."""
 
@@ -128,7 +116,7 @@ class TestComparisons:
                 MATRIX,
                 {
                     "config": settings(against=AGAINST),
-                    "floors": dict.fromkeys((TWO, WEAK), Floor(entry=1, efficiency=0.5)),
+                    "floors": dict.fromkeys((TWO, WEAK), Floor(efficiency=0.5)),
                 },
                 3 + 2,
             ),
@@ -320,7 +308,7 @@ class TestFloors:
     """Efficiency against a configured minimum, without any baseline."""
 
     def run_with_floor(self, efficiency: float, **changes: object) -> Observations:
-        return run_of(TWO, floors={TWO: Floor(entry=1, efficiency=efficiency)}, **changes)
+        return run_of(TWO, floors={TWO: Floor(efficiency=efficiency)}, **changes)
 
     @pytest.mark.parametrize(
         ("floor", "count", "outcome"),
@@ -347,6 +335,15 @@ class TestFloors:
             assert judged(run)[2].outcome is Outcome.INCONCLUSIVE
             add_sessions(run, {arm(1): on_one_s, arm(2): 0.5}, count)
             assert judged(run)[2].outcome is outcome
+
+    @pytest.mark.parametrize("ended_s", [0.0, 1e5])
+    def test_an_undecided_floor_says_by_how_much_to_raise_the_budget(self, ended_s: float) -> None:
+        """By two sessions, and by what the sessions took beyond the budget."""
+        run = self.run_with_floor(0.9, planned=6, begun_s=0.0, clock=lambda: ended_s)
+        add_sessions(run, {arm(1): 0.8, arm(2): 0.5}, count=2)
+        assert bool(run.plan.overrun_s) == bool(ended_s)
+        more = f"add {math.ceil(2 * run.session_s + run.plan.overrun_s)} s to the budget"
+        assert judged(run)[2].reason.endswith(f"needs 3; {more}, or use a quieter machine or a larger tolerance")
 
 
 @pytest.mark.parametrize(("one", "two", "red"), [(0.91, 0.73, True), (0.91, 0.89, False), (0.73, 0.91, False)])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from suite.run.progress import Progress, StreamProgress, fitted, phase
+from suite.run.progress import Progress, fitted, phase
 
 EPOCHS = [
     "training ddp, seed 1: epoch 1 of 2; at most 1.0 min left",
@@ -16,13 +16,6 @@ EPOCHS = [
     "training ddp, seed 1: epoch 2 of 2, accuracy 0.90 ▅█; at most 0.8 min left",
 ]
 SEEDS = [*EPOCHS, *(line.replace("seed 1", "seed 2") for line in EPOCHS)]
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize(
@@ -67,12 +60,6 @@ def through_pytest(*, isatty: bool, lines: list[str]) -> list[str]:
 
 def test_a_log_has_one_line_per_training() -> None:
     assert through_pytest(isatty=False, lines=SEEDS) == [f"scaling: {SEEDS[0]}", f"scaling: {SEEDS[3]}"]
-    stream = io.StringIO()
-    show = StreamProgress(stream)
-    for line in SEEDS:
-        show(line)
-    show.end()
-    assert stream.getvalue().splitlines() == [f"sweep: {SEEDS[0]}", f"sweep: {SEEDS[3]}"]
 
 
 def test_terminal_of_pytest_shows_every_epoch_in_one_row() -> None:
@@ -86,23 +73,3 @@ def test_terminal_of_pytest_keeps_a_line_without_the_time_left_whole() -> None:
         f"scaling: {plan}",
         "\n",
     ]
-
-
-def test_terminal_of_a_command_rewrites_one_row_and_keeps_a_final_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    stream = Terminal()
-    show = StreamProgress(stream)
-    for line in EPOCHS:
-        show(line)
-    show.keep("done")
-    rewritten, *rest = stream.getvalue().split("\n")
-    assert rewritten.count("\r\x1b[2K") == 3
-    assert all(len(text) < 40 for text in rewritten.split("\r\x1b[2K"))
-    assert rest == ["sweep: done", ""]
-
-
-def test_stream_that_lacks_block_characters_shows_question_marks() -> None:
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    StreamProgress(stream)(EPOCHS[1])
-    stream.seek(0)
-    assert "accuracy 0.50 ?" in stream.read()

@@ -72,7 +72,7 @@ def test_a_missing_speedup_has_its_reason(timed: list[Arm], lost: bool, against:
     if lost:
         run.lost[PLAIN] = WorkerFailure("group", "rank 0: gone")
     [found] = results.to_record(run).cells
-    assert (found.speedup is None, found.speedup_note) == (bool(note), note)
+    assert (found.speedup is None, found.why("speedup")) == (bool(note), note)
 
 
 RAISED = ["Traceback (most recent call last):\n  ...\nKeyError: 'labels'"]
@@ -101,10 +101,10 @@ def test_a_workload_that_the_plain_trainer_cannot_train_is_no_fault_of_the_users
     run.lost[PLAIN] = failure
     [found] = results.to_record(run).cells
     if why is None:
-        assert found.speedup_note == f"single on one device failed: {failure.cause}"
+        assert found.why("speedup") == f"single on one device failed: {failure.cause}"
         return
     start = f"the plain trainer, single, cannot train lenet, whose form may need a loss of your own: {why}"
-    assert found.speedup_note.startswith(start)
-    assert found.speedup_note.endswith(
+    assert found.why("speedup").startswith(start)
+    assert found.why("speedup").endswith(
         "This is no fault of your trainer; efficiency compares it with itself on one device"
     )

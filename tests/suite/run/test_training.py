@@ -1,4 +1,4 @@
-"""A net in a worker: its epochs, its loss, its warm-up, its end, and a rank that dies."""
+"""A net in a worker: its epochs, its loss, its end, and a rank that dies."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from reference.data import feed
 from reference.evaluate import accuracy
 from reference.models.init import build
-from reference.schedule import warmup
 from reference.trainers.scratch import Scratch
 from reference.trainers.single import Single
 from suite.checks.bench import Bench
 from suite.processes.answers import Epoch, Probed, SetUp, Timed
 from suite.processes.failure import WorkerFailure
 from suite.processes.hosts import STORE
-from suite.processes.jobs import Prepared, TrainingRecipe, WarmUp
-from suite.properties.contract import ContractError
+from suite.processes.jobs import Prepared, TrainingRecipe
 from suite.rank import commands
 from suite.rank.arm import TimedArm, make_trainer, open_dataset, prepare_dataset
 from suite.rank.commands import State
@@ -234,27 +232,6 @@ def test_unused_memory_is_given_back_after_everything_that_trains(
     assert released == [[CPU]] * 4
 
 
-def test_warm_up_raises_the_rate_from_that_of_one_device(dataset: Prepared, noted: list[Noted]) -> None:
-    curve(recipe(dataset, batch=50, warmup=WarmUp(start=0.1, epochs=2)), NOTED)
-    divisors, sizes = noted[0].divisors, [50, 50, 50, 42] * 3
-    rates = [0.2 * size / divisor for size, divisor in zip(sizes, divisors, strict=True)]
-    expected = [warmup(0.2, step, 8, start=0.1) for step in range(12)]
-    assert rates == pytest.approx(expected, rel=0.5 / 42)
-    assert rates == sorted(rates)
-    assert rates[0] < 0.12
-    assert rates[7:] == pytest.approx([0.2] * 5)
-
-
-def test_divided_gradient_equals_a_smaller_rate(dataset: Prepared) -> None:
-    """Twice the samples equal half the rate, bit for bit."""
-    nets = [Single(build("toy", "default", 1), [CPU], lr=lr) for lr in (0.2, 0.1)]
-    X, y = open_dataset(dataset, CPU, torch.float32).train_X[:32], torch.arange(32) % 2
-    nets[0].step(X, y, 64)
-    nets[1].step(X, y, 32)
-    for halved, slower in zip(nets[0].net.parameters(), nets[1].net.parameters(), strict=True):
-        assert torch.equal(halved, slower)
-
-
 def test_a_data_set_of_nests_is_timed_and_trained_on_two_ranks(tmp_path: Path, bench: Bench) -> None:
     """A trainer of tokens learns them; a rank may have no label that counts."""
     texts = prepare_dataset("tests.support.texts:corpus", "", str(tmp_path / "texts"))
@@ -281,17 +258,6 @@ def test_two_ranks_train_a_gpt_as_one_device_does(tmp_path: Path, bench: Bench, 
     assert first.test_loss == second.test_loss == pytest.approx(alone.test_loss, rel=1e-4)
     assert first.accuracy == second.accuracy == pytest.approx(alone.accuracy, abs=0.002)
     assert 1.15 < alone.test_loss < 3.45, "between the best loss and that of guessing"
-
-
-def test_only_plain_sgd_can_be_warmed_up(dataset: Prepared) -> None:
-    climb = recipe(dataset, warmup=WarmUp(start=0.1, epochs=1))
-    with pytest.raises(
-        ContractError, match=r"'tests.support.learners:OwnOracle' has oracle 'self': .* train it without"
-    ):
-        Training(0, [CPU], job("tests.support.learners:OwnOracle"), climb)
-    with pytest.raises(ContractError, match=r"DDPTokensTrainer' trains tokens: a warm-up divides"):
-        Training(0, [CPU], job("reference.trainers.ddp_tokens:DDPTokensTrainer"), climb)
-    assert Training(0, [CPU], job("tests.support.learners:OwnOracle"), recipe(dataset, warmup=None)).epoch(0)
 
 
 class TestTheCommand:

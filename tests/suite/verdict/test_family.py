@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from suite.verdict import ALPHA_FAIL, ALPHA_PASS, Learned, Middle, Outcome, paired
+from suite.verdict import ALPHA_FAIL, ALPHA_PASS, Learned, Middle, Outcome, Terms, paired
 from tests.support import family
 from tests.support.family import FAMILY, OUTCOMES, Row
 from tests.support.project import REPOSITORY
@@ -53,7 +53,7 @@ def test_the_simulated_rule_of_cells_alone_in_their_world_sizes_is_the_rule() ->
     windows = family.slowed(family.modes(0.5)(rng, (200, cells, planned, 8)), 0.06)
     for run, outcomes in enumerate(family.decide(windows, cells, cells)):
         sessions = [middles_of(windows[:, run, cell]) for cell in range(cells)]
-        judged = [paired(middles, 0.05, cells, planned, 1.0, alone=cells).outcome for middles in sessions]
+        judged = [paired(middles, Terms(0.05, cells, planned, 1.0, alone=cells)).outcome for middles in sessions]
         assert judged == [OUTCOMES[outcome] for outcome in outcomes]
 
 
@@ -75,6 +75,6 @@ def test_the_simulated_rule_is_the_rule(learned: Learned | None, shift: float) -
             for cell in range(len(run)):
                 others = (seen[c] for c in range(cell % sizes, len(run), sizes) if c != cell)
                 peers = [[middle.value for middle in other] for other in others]
-                judged[cell] = paired(seen[cell], 0.05, 6, planned, 1.0, learned, peers).outcome
+                judged[cell] = paired(seen[cell], Terms(0.05, 6, planned, 1.0), learned, peers).outcome
         assert judged == [OUTCOMES[outcome] for outcome in outcomes]
     assert {OUTCOMES[outcome] for outcome in expected.flat} >= ({Outcome.FAIL} if shift else {Outcome.PASS})

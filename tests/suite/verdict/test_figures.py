@@ -10,7 +10,7 @@ from scipy import stats
 from suite.verdict.machine import cause, machine
 from suite.verdict.metrics import Interval
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome
-from suite.verdict.paired import paired, spending, surplus
+from suite.verdict.paired import FIRST_LOOK, Terms, fewest_alone, paired, spending, surplus
 from suite.verdict.spread import KAPPA, MOST_DF, Learned, Middle, Windows, estimate
 from suite.verdict.stored import ENOUGH_RUNS, Run
 from tests.support.rates import t
@@ -70,7 +70,7 @@ class TestPaired:
     """Sessions of one round each."""
 
     def judged(self, *deltas: float, tolerance: float = 0.05, planned: int = PLANNED) -> tuple[Outcome, str]:
-        found = paired([Middle(delta) for delta in deltas], tolerance, COMPARISONS, planned, 60.0)
+        found = paired([Middle(delta) for delta in deltas], Terms(tolerance, COMPARISONS, planned, 60.0))
         return found.outcome, found.reason
 
     def test_a_fail_gives_its_bound_at_the_look_that_decided(self) -> None:
@@ -80,12 +80,12 @@ class TestPaired:
         said = f"{math.expm1(0.2):.1%} slower than the base, at least {math.expm1(low):.1%} slower (99% confidence)"
         assert self.judged(*deltas) == (Outcome.FAIL, said)
 
-    @pytest.mark.parametrize(("planned", "runs"), [(3, 1), (3, 3), (PLANNED, 1)])
-    def test_a_pass_gives_its_bound(self, planned: int, runs: int) -> None:
-        """At its look's share of the error, and of a bisection's runs each at an equal part."""
+    @pytest.mark.parametrize("planned", [3, PLANNED])
+    def test_a_pass_gives_its_bound(self, planned: int) -> None:
+        """At its look's share of the error."""
         deltas = (0.001, -0.001, 0.000)
-        high = t(2, ALPHA_PASS * spending(3, planned) / runs) * 0.001 / math.sqrt(3)
-        found = paired([Middle(delta) for delta in deltas], 0.05, COMPARISONS, planned, 60.0, runs=runs)
+        high = t(2, ALPHA_PASS * spending(3, planned)) * 0.001 / math.sqrt(3)
+        found = paired([Middle(delta) for delta in deltas], Terms(0.05, COMPARISONS, planned, 60.0))
         assert found.outcome is Outcome.PASS
         assert found.reason.endswith(f"at most {math.expm1(high):.1%} slower (after 3 sessions)")
 
@@ -104,24 +104,21 @@ class TestPaired:
     ) -> None:
         assert self.judged(*deltas, planned=planned)[0] is outcome
 
-    @pytest.mark.parametrize(("alone", "runs", "sessions"), [(1, 1, 4), (2, 1, 4), (3, 1, 5), (1, 20, 6)])
-    def test_cells_alone_wait_for_a_fail_until_two_speeds_are_too_improbable(
-        self, alone: int, runs: int, sessions: int
-    ) -> None:
+    @pytest.mark.parametrize(("alone", "sessions"), [(1, 4), (2, 4), (3, 5), (20, 6)])
+    def test_cells_alone_wait_for_a_fail_until_two_speeds_are_too_improbable(self, alone: int, sessions: int) -> None:
         """A quarter of the sessions has slow processes of the candidate and fast ones of the base."""
         slow = [spread_over(0.06)] * 8
-        ends = [paired(slow[:n], 0.05, alone * runs, 8, 1.0, runs=runs, alone=alone).outcome for n in range(1, 9)]
+        ends = [paired(slow[:n], Terms(0.05, alone, 8, 1.0, alone=alone)).outcome for n in range(1, 9)]
         assert ends.index(Outcome.FAIL) + 1 == sessions
-        assert alone * runs / 4**sessions <= ALPHA_FAIL
+        assert alone / 4**sessions <= ALPHA_FAIL
         peers = [[0.001, -0.001, 0.0, 0.001]]
-        assert paired(slow[:4], 0.05, 1, 8, 1.0, peers=peers, runs=runs, alone=alone).outcome is Outcome.FAIL
+        assert paired(slow[:4], Terms(0.05, 1, 8, 1.0, alone=alone), peers=peers).outcome is Outcome.FAIL
 
-    @pytest.mark.parametrize(("runs", "sessions"), [(1, 3), (18, 5)])
-    def test_a_cell_alone_in_a_bisection_waits_for_a_pass(self, runs: int, sessions: int) -> None:
-        """At 5 % slower, and in the mode that is 6 % faster: an eighteenth of the error is below 1 / 256."""
-        fast = [Middle(-0.0112)] * 8
-        ends = [paired(fast[:n], 0.05, runs, 8, 1.0, runs=runs).outcome for n in range(1, 9)]
-        assert ends.index(Outcome.PASS) + 1 == sessions
+    def test_a_pass_of_a_cell_alone_needs_no_more_sessions_than_any(self) -> None:
+        """Three sessions in which processes of two speeds agree by chance are rarer than the error of a PASS."""
+        assert fewest_alone(ALPHA_PASS) <= FIRST_LOOK
+        ends = [paired([Middle(-0.0112)] * n, Terms(0.05, 1, 8, 1.0)).outcome for n in range(1, 9)]
+        assert ends.index(Outcome.PASS) + 1 == FIRST_LOOK
 
     @pytest.mark.parametrize(
         ("peers", "outcome"),
@@ -130,19 +127,19 @@ class TestPaired:
             ([[]], Outcome.INCONCLUSIVE),
             ([[0.001]], Outcome.INCONCLUSIVE),
             ([[None, None, None, 0.001]], Outcome.INCONCLUSIVE),
-            ([[None, -0.001, None, 0.001]], Outcome.PASS),
+            ([[None, -0.001, None, 0.001]], Outcome.FAIL),
         ],
     )
     def test_a_peer_that_has_not_been_measured_in_two_sessions_shows_nothing(
         self, peers: list[list[float | None]], outcome: Outcome
     ) -> None:
-        """A cell of a bisection that is alone in its world size waits for its fifth session."""
-        assert paired([Middle(-0.0112)] * 4, 0.05, 18, 8, 1.0, peers=peers, runs=18).outcome is outcome
+        """One of three cells that are alone in their world sizes waits for its fifth session."""
+        assert paired([spread_over(0.06)] * 4, Terms(0.05, 3, 8, 1.0, alone=3), peers=peers).outcome is outcome
 
     def test_a_decision_stands_whatever_a_peer_shows_later(self) -> None:
         own, peer = [*map(Middle, (0.031, 0.029, 0.030, 0.0302, 0.03))], [None, 0.004, -0.003, 0.002, 0.15]
         for sessions in (4, 5):
-            assert paired(own[:sessions], 0.05, 4, 12, 1.0, peers=[peer[:sessions]]).outcome is Outcome.FAIL
+            assert paired(own[:sessions], Terms(0.05, 4, 12, 1.0), peers=[peer[:sessions]]).outcome is Outcome.FAIL
 
     def test_a_bound_that_is_faster_is_the_least_that_the_candidate_is_faster(self) -> None:
         assert "faster than the base, at least 9.1% faster" in self.judged(-0.101, -0.100, -0.099)[1]
@@ -151,7 +148,7 @@ class TestPaired:
     def test_with_a_calibration_suspicion_is_at_the_looks_share(self, tau2: float, outcome: Outcome) -> None:
         """Of the third session; both cells are slower at the whole error there, and at the fourth look's share."""
         rounds, learned = [spread_over(0.05)] * 4, Learned(tau2, (0.3 * tau2) ** 2)
-        assert paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0, learned, PEERS).outcome is outcome
+        assert paired(rounds, Terms(0.05, COMPARISONS, PLANNED, 60.0), learned, PEERS).outcome is outcome
 
     @pytest.mark.parametrize(
         ("deltas", "planned", "outcome"),
@@ -174,7 +171,7 @@ class TestPaired:
         """One window of eight is slower: by .0363 on average, or .0375; .75 ln 1.05 is .0366."""
         windows = [0.0] * 8
         sessions = [Middle.of(Windows([0.001 * n, *windows[1:-1], slow], windows)) for n in range(3)]
-        found = paired(sessions, 0.05, COMPARISONS, 3, 60.0)
+        found = paired(sessions, Terms(0.05, COMPARISONS, 3, 60.0))
         assert found.outcome is outcome
         if outcome is Outcome.INCONCLUSIVE:
             assert found.reason == (
@@ -205,7 +202,7 @@ class TestPaired:
             for around in (0.06, -0.0112)
         ]
         judged = [
-            [paired(rounds[:n], 0.05, COMPARISONS, PLANNED, 60.0, learned, PEERS).outcome for n in (1, 2, 3, 4)]
+            [paired(rounds[:n], Terms(0.05, COMPARISONS, PLANNED, 60.0), learned, PEERS).outcome for n in (1, 2, 3, 4)]
             for rounds in (slow, fast)
         ]
         unknown = Outcome.INCONCLUSIVE
@@ -214,20 +211,22 @@ class TestPaired:
     def test_a_fail_says_its_bound(self) -> None:
         rounds = [spread_over(middle) for middle in (0.20, 0.21, 0.19, 0.20)]
         learned = Learned(1e-6, 1e-14)
-        found = paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0, learned, PEERS)
+        found = paired(rounds, Terms(0.05, COMPARISONS, PLANNED, 60.0), learned, PEERS)
         delta = estimate(rounds, learned, PEERS)
         low = delta.mean - t(delta.df, ALPHA_FAIL / COMPARISONS * spending(4, PLANNED)) * delta.error
         assert f"at least {math.expm1(low):.1%} slower" in found.reason
 
     def test_noisy_peers_keep_a_cell_from_failing(self) -> None:
         rounds = [Middle(delta) for delta in (0.20, 0.21, 0.19, 0.20)]
-        assert paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0).outcome is Outcome.FAIL
-        noisy = paired(rounds, 0.05, COMPARISONS, PLANNED, 60.0, peers=[[0.0, 0.5, -0.5, 0.3]])
+        assert paired(rounds, Terms(0.05, COMPARISONS, PLANNED, 60.0)).outcome is Outcome.FAIL
+        noisy = paired(rounds, Terms(0.05, COMPARISONS, PLANNED, 60.0), peers=[[0.0, 0.5, -0.5, 0.3]])
         assert noisy.outcome is Outcome.INCONCLUSIVE
 
     @pytest.mark.parametrize("deltas", [(0.1, 0.3), (0.1, 0.3, 0.2), (0.20, 0.21, 0.19, 0.20), (0.0, 1e-6, -1e-6)])
     def test_every_verdict_has_the_ratio(self, deltas: tuple[float, ...]) -> None:
-        found = paired([Middle(delta) for delta in deltas], 0.05, COMPARISONS, 3 if deltas[0] == 0 else PLANNED, 60.0)
+        found = paired(
+            [Middle(delta) for delta in deltas], Terms(0.05, COMPARISONS, 3 if deltas[0] == 0 else PLANNED, 60.0)
+        )
         assert found.ratio is not None
         assert found.ratio.estimate == pytest.approx(math.exp(sum(deltas) / len(deltas)))
 
@@ -250,7 +249,7 @@ class TestPaired:
         assert " is possible: " in reason
         assert f"it needs about {needed - 3:.1f} more minutes, a quieter machine" in reason
         assert reason.endswith(f"or a tolerance of {reachable:.0%}")
-        late = paired([Middle(delta) for delta in deltas], 0.05, COMPARISONS, PLANNED, 60.0, overrun_s=120.0)
+        late = paired([Middle(delta) for delta in deltas], Terms(0.05, COMPARISONS, PLANNED, 60.0, overrun_s=120.0))
         assert f"it needs about {needed - 3 + 2:.1f} more minutes" in late.reason
 
     @pytest.mark.parametrize("deltas", [(0.00, 0.10, 0.05), (0.01, -0.04, 0.04), (-0.33, 0.33, 0.0)])
@@ -263,18 +262,18 @@ class TestPaired:
         decides = (
             n for n in range(4, planned + 1) if t(n - 1, alpha * spending(n, planned)) * sd / math.sqrt(n) < distance
         )
-        found = paired([Middle(delta) for delta in deltas], 0.05, COMPARISONS, planned, 60.0)
+        found = paired([Middle(delta) for delta in deltas], Terms(0.05, COMPARISONS, planned, 60.0))
         assert found.outcome is Outcome.INCONCLUSIVE
         assert found.lacking == next(decides, math.inf) - 3
 
     def test_a_tolerance_that_is_advised_would_pass_the_cell(self) -> None:
         """A PASS also needs an estimate below half of it: at 4 %, the bound of 4.1 % is not enough."""
         sessions = [Middle(delta) for delta in (0.0392, 0.0393, 0.0391)]
-        found = paired(sessions, 0.05, COMPARISONS, 3, 60.0)
+        found = paired(sessions, Terms(0.05, COMPARISONS, 3, 60.0))
         assert found.outcome is Outcome.INCONCLUSIVE
         assert found.reason.endswith("a quieter machine, or a tolerance of 9%")
         for tolerance, outcome in ((0.08, Outcome.INCONCLUSIVE), (0.09, Outcome.PASS)):
-            assert paired(sessions, tolerance, COMPARISONS, 3, 60.0).outcome is outcome
+            assert paired(sessions, Terms(tolerance, COMPARISONS, 3, 60.0)).outcome is outcome
 
     @pytest.mark.parametrize(
         ("deltas", "planned"),

@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 
 from suite.verdict.diagnose import CAUSES, NAMING_ERROR
-from suite.verdict.machine import WIDENED, cause, machine
+from suite.verdict.machine import cause, machine
 from suite.verdict.metrics import Interval, from_values
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome
 from suite.verdict.stored import MIN_BASELINE_RUNS, Run
@@ -49,7 +49,9 @@ def test_a_link_with_a_tenth_of_its_rate_fails_the_machine_and_not_the_code() ->
 def test_a_fail_needs_a_step_that_is_longer_by_half_the_tolerance(longer: float, outcome: Outcome) -> None:
     found, reason = judged(0.41, 0.40, 0.42, longer=longer)
     assert found is outcome
-    assert reason.startswith(f"{WIDENED}: the accepted commit has efficiency 0.41") is (outcome is Outcome.PASS)
+    assert reason.startswith("gap widened, nothing slower: the accepted commit has efficiency 0.41") is (
+        outcome is Outcome.PASS
+    )
 
 
 def test_few_sessions_that_agree_show_less_than_the_many_of_accepted_runs() -> None:

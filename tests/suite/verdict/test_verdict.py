@@ -8,20 +8,20 @@ import numpy
 import pytest
 
 from suite import verdict
-from suite.verdict import Middle, Outcome
+from suite.verdict import Middle, Outcome, Terms
 from tests.support.family import normal
 from tests.support.windows import middles_of
 
 
-def paired(deltas: Sequence[float], *rest: float) -> verdict.Verdict:
+def paired(deltas: Sequence[float], terms: Terms) -> verdict.Verdict:
     """`verdict.paired` on sessions of one window each."""
-    return verdict.paired([Middle(delta) for delta in deltas], *rest)
+    return verdict.paired([Middle(delta) for delta in deltas], terms)
 
 
 @pytest.mark.parametrize("deltas", [(-0.2, -0.21, -0.19, -0.2), (0.0100, 0.0101, 0.0099, 0.01)])
 def test_a_faster_candidate_or_a_small_certain_slowdown_passes(deltas: Sequence[float]) -> None:
     """FAIL also needs an estimate of half the margin: 1 % slower with certainty is no alarm at 5 %."""
-    assert paired(deltas, 0.05, 1, 4, 10.0).outcome is Outcome.PASS
+    assert paired(deltas, Terms(0.05, 1, 4, 10.0)).outcome is Outcome.PASS
 
 
 class TestSurplus:

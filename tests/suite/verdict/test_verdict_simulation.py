@@ -16,7 +16,7 @@ import pytest
 from scipy import stats
 
 from suite.records.calibration import spread_of
-from suite.verdict import ALPHA_FAIL, ALPHA_PASS, Learned, Middle, Outcome, paired
+from suite.verdict import ALPHA_FAIL, ALPHA_PASS, Learned, Middle, Outcome, Terms, paired
 from tests.support.rates import exceeds
 from tests.support.windows import middles_of, windows_of
 
@@ -52,7 +52,7 @@ class Noise:
 
     def learned(self, rng: numpy.random.Generator) -> Learned:
         """What calibrating on this machine teaches."""
-        spread = spread_of(windows_of(self.windows(rng, CALIBRATED, 0.0)), [0.0, 0.0], 1.0, 0.0)
+        spread = spread_of(windows_of(self.windows(rng, CALIBRATED, 0.0)), [0.0, 0.0])
         return Learned(spread.tau**2, spread.tau2_var)
 
 
@@ -81,7 +81,7 @@ def outcomes(
         if number % 40 == 0:
             learned = noise.learned(rng) if calibrated else None
         found.append(
-            paired(noise.sessions(rng, PLANNED, delta), TOLERANCE, comparisons, PLANNED, 18.0, learned).outcome
+            paired(noise.sessions(rng, PLANNED, delta), Terms(TOLERANCE, comparisons, PLANNED, 18.0), learned).outcome
         )
     return found
 
@@ -123,7 +123,10 @@ def test_a_machine_noisier_than_its_calibration_rarely_alarms(factor: float) -> 
     for number in range(600):
         if number % 40 == 0:
             learned = quiet.learned(rng)
-        alarms += paired(loud.sessions(rng, PLANNED, 0.0), TOLERANCE, 1, PLANNED, 18.0, learned).outcome is Outcome.FAIL
+        alarms += (
+            paired(loud.sessions(rng, PLANNED, 0.0), Terms(TOLERANCE, 1, PLANNED, 18.0), learned).outcome
+            is Outcome.FAIL
+        )
     assert not exceeds(alarms, 600, ALPHA_FAIL)
 
 
@@ -133,7 +136,9 @@ def sessions_until_decided(noise: Noise, delta: float, campaigns: int) -> float:
     learned = noise.learned(rng)
     for _ in range(campaigns):
         sessions = noise.sessions(rng, PLANNED, delta)
-        looks = (paired(sessions[:n], TOLERANCE, 1, PLANNED, 18.0, learned).outcome for n in range(1, PLANNED + 1))
+        looks = (
+            paired(sessions[:n], Terms(TOLERANCE, 1, PLANNED, 18.0), learned).outcome for n in range(1, PLANNED + 1)
+        )
         decided = next((n for n, found in enumerate(looks, 1) if found in (Outcome.PASS, Outcome.FAIL)), PLANNED)
         taken += decided
     return taken / campaigns

@@ -12,15 +12,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from suite.cli import steps
-from suite.cli.steps import Step, try_all
+from suite.cli import command
+from suite.cli.command import Step, try_all
 from tests.support.processes import all_end
 from tests.support.project import REPOSITORY
 
 # Its child ignores what ends it kindly, in the same process group.
 STUBBORN = """\
 import signal, subprocess, sys, time
-signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print("child", child.pid, flush=True)
 time.sleep(600)
@@ -28,31 +28,30 @@ time.sleep(600)
 
 
 def python(name: str, code: str, limit_s: float = 60) -> Step:
-    return Step(name, (sys.executable, "-c", code), limit_s, "what to look at")
+    return Step(name, (sys.executable, "-c", code), limit_s)
 
 
 def test_steps_that_fail_hang_or_cannot_start_cost_their_own_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(steps, "END_S", 0.2)
+    monkeypatch.setattr(command, "LEAVING_S", 0.2)
     wanted = [
         python("fails", "print('because'); raise SystemExit(3)"),
         python("hangs", STUBBORN, limit_s=3),
-        Step("is missing", ("/no/such/program",), 5, "install it"),
+        Step("is missing", ("/no/such/program",), 5),
         python("passes", "print('fine')"),
     ]
-    said: list[str] = []
-    tried = try_all(wanted, tmp_path, said.append)
+    tried = try_all(wanted, tmp_path)
     assert [each.problem for each in tried] == [
         "exit status 3",
         "no end within 3 s",
         "cannot be started: No such file or directory: /no/such/program",
         "",
     ]
-    assert tried[0].tail == ["because"]
-    child = int(tried[1].tail[0].split()[1])
+    assert tried[0].evidence[1:] == ["    because", f"    all of it: {tmp_path / '1.log'}"]
+    child = int(tried[1].evidence[1].split()[1])
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
-    assert said[0] == "1 of 4: fails (at most 60 s)"
+    assert capsys.readouterr().out.startswith("1 of 4: fails (at most 60 s)\n    exit status 3\n")
 
 
 @pytest.mark.nightly
@@ -61,8 +60,8 @@ def test_a_step_ends_with_the_process_that_tries_it(tmp_path: Path, name: str) -
     """A step leads a session of its own, which no signal to the job's processes reaches."""
     step = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     code = (
-        "import sys; from pathlib import Path; from suite.cli.steps import Step, try_all\n"
-        f"try_all([Step('sleeps', (sys.executable, '-c', {step!r}), 600, '')], Path(), print)"
+        "import sys; from pathlib import Path; from suite.cli.command import Step, try_all\n"
+        f"try_all([Step('sleeps', (sys.executable, '-c', {step!r}), 600)], Path())"
     )
     trying = subprocess.Popen(
         [sys.executable, "-c", code],

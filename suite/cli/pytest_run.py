@@ -1,14 +1,12 @@
-"""How the commands run the gate that `pytest -m scaling` is: pytest in this process, and what it read or measured."""
+"""Runs pytest on the cells in this process, for commands that use its settings, its selection or its results."""
 
 from __future__ import annotations
 
-import contextlib
+import argparse
 import dataclasses
-import functools
-import signal
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +16,6 @@ from suite.cli.command import USAGE_ERROR, Stop
 from suite.plan.cells import Cell
 from suite.plan.config import Config
 from suite.plugin import CONFIG, RUN, CannotRun
-from suite.room import quiet
 from suite.room.devices import one_host
 from suite.run.execute import RunResult
 from suite.run.observations import Observations
@@ -32,7 +29,6 @@ CORRECTNESS = ("-p", "suite.plugin", "--pyargs", "suite.checks", "-m", "correctn
 _LOADED = ("-W", "ignore:Module already imported so cannot be rewritten:pytest.PytestAssertRewriteWarning")
 # Where nothing runs, pytest has only errors to show, which it prints even so.
 _SILENT = ("-qq", "--disable-warnings")
-LEAVING_S = 60.0  # for a run that is ended to end its workers
 
 
 @dataclass
@@ -65,28 +61,6 @@ def run(arguments: Sequence[str], change: Callable[[Config], Config] = lambda se
     return _ended(arguments, _Hooks(change, only_collect=False))
 
 
-def in_own_process(
-    command: Sequence[str], environment: Mapping[str, str] | None = None, timeout_s: float | None = None
-) -> int:
-    """Run a command that runs the gate, and return its exit status; it ends its workers however it is ended.
-
-    Raises:
-        subprocess.TimeoutExpired: it took longer than `timeout_s`, and was ended.
-    """
-    # Where this process is killed, the gate ends as it does when a job is cancelled.
-    die = functools.partial(quiet.die_with_parent, signal.SIGTERM)
-    with subprocess.Popen(command, env=environment, preexec_fn=die) as process:
-        try:
-            return process.wait(timeout_s)
-        except (KeyboardInterrupt, subprocess.TimeoutExpired) as ending:
-            if ending.args:  # a time-out, or a signal to this process alone; Ctrl-C has reached the other, too
-                process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(LEAVING_S)
-            process.kill()
-            raise
-
-
 def settings(arguments: Sequence[str]) -> Config:
     """Return the settings that pytest would have, without collecting or measuring.
 
@@ -98,6 +72,20 @@ def settings(arguments: Sequence[str]) -> Config:
     if reader.settings is None:
         raise SystemExit(int(status))
     return reader.settings
+
+
+def add_report_dir(parser: argparse.ArgumentParser) -> None:
+    """Declare the one option of pytest's that matters to commands that measure nothing."""
+    parser.add_argument("--scaling-report-dir", metavar="DIR", help="the report folder (default: as pytest's)")
+
+
+def report_dir(option: str | None) -> Path:
+    """Return the report folder that pytest would use; `option` is the value of `--scaling-report-dir`, if given.
+
+    Raises:
+        SystemExit: as `settings`.
+    """
+    return settings([] if option is None else [f"--scaling-report-dir={option}"]).report_dir
 
 
 def select(arguments: Sequence[str]) -> Ended:
