@@ -19,7 +19,7 @@ from torch import distributed as dist
 from suite.room import errors
 
 # How torch words the errors after which a process cannot use its GPU, or its group, where it raises a RuntimeError. Its
-# group for NCCL does so from 2.15 on (docs/evidence/nccl.md at EVIDENCE); with ROCm the words are the same.
+# group for NCCL does so from 2.15 on (docs/evidence/nccl.md at 85bc9f57); with ROCm the words are the same.
 FATAL = (
     "CUDA error",
     "HIP error",

@@ -2,7 +2,7 @@
 
 Above a container's limit the kernel ends a process, and in Kubernetes all of them, pytest too. So what cannot fit is
 refused before it starts. The figures are the least that were seen, of torch's wheel for CUDA on a machine without GPUs
-(`python -m docs.evidence.worker_memory` at EVIDENCE, docs/gpu.md); the context of a GPU, a larger model and its data
+(`python -m docs.evidence.worker_memory` at 85bc9f57, docs/gpu.md); the context of a GPU, a larger model and its data
 come on top.
 """
 

@@ -111,7 +111,7 @@ def share_cores(loadavg: Path = Path("/proc/loadavg")) -> None:
     Under the usual policy a rank that wakes may interrupt another one. With more ranks than cores this makes small
     collectives several times slower, and SCHED_BATCH prevents it. Beside busy processes SCHED_BATCH is the slower one,
     because ranks have to wait until those give up a core. So it is chosen only where no other thread runs
-    (`python -m docs.evidence.wakeups` at EVIDENCE, docs/log.md).
+    (`python -m docs.evidence.wakeups` at 85bc9f57, docs/log.md).
 
     Args:
         loadavg: a file as /proc/loadavg, whose fourth field begins with the number of threads that run.

@@ -2,7 +2,7 @@
 
 A campaign is sessions of rounds, given to `verdict.paired` as the suite does. The noise is what machines do: heavy
 tails, a spread between sessions, a drift within them, sessions that something disturbs. `python -m
-docs.evidence.designs` at EVIDENCE has a wider grid, and the designs that were not chosen.
+docs.evidence.designs` at 85bc9f57 has a wider grid, and the designs that were not chosen.
 """
 
 from __future__ import annotations
