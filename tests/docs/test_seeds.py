@@ -44,7 +44,7 @@ OWN_TEST = {
     "4-resnet": "torchvisions_basic_block",
     "4-init": "equal_seeds",
     "4-train": "resnet18_on_any_split",
-    "4-epochs": "every_epoch_is_kept",
+    "4-epochs": "numbers_of_epochs",
     "4-E1": "one_process",
 }
 """Row -> part of the name of a test that its command has to select: some once selected all but their own."""
