@@ -4,8 +4,7 @@ Each version gets an environment of its own, made by uv and kept in the folder. 
 taken in each environment alone. Times and counters come from one run, in which the workers of both take turns.
 `tox -e versions` runs it. All arguments after `--` are pytest's.
 
-`VERSIONS` is the list of the versions that this project supports; a test compares it with pyproject.toml, tox.ini, the
-workflow and the docs.
+`VERSIONS` lists what this project supports; a test compares pyproject.toml, tox.ini, the workflow and the docs with it.
 """
 
 from __future__ import annotations
