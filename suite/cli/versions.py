@@ -4,8 +4,7 @@ Each version gets an environment of its own, made by uv and kept in the folder. 
 taken in each environment alone. Times and counters come from one run, in which the workers of both take turns.
 `tox -e versions` runs it. All arguments after `--` are pytest's.
 
-`VERSIONS` is the list of the versions that this project supports; a test compares it with pyproject.toml, tox.ini, the
-workflow and the docs.
+`VERSIONS` lists what this project supports; a test compares pyproject.toml, tox.ini, the workflow and the docs with it.
 """
 
 from __future__ import annotations
@@ -134,8 +133,17 @@ def _rows(cell: CellRecord, sides: Sequence[Alone]) -> list[tuple[str, str, str,
     ]
     if len(cell.counters) > 1:
         changed = counters.changes(cell.counters["candidate"], cell.counters["base"])
-        rows.append((f"{cell.label}: counters", "", "", "; ".join(change.said for change in changed) or "the same"))
+        before, after = (_counted(cell.counters[side]) for side in ("base", "candidate"))
+        rows.append(
+            (f"{cell.label}: a step does", before, after, "; ".join(each.said for each in changed) or "the same")
+        )
     return rows if cell.world_size > 1 else [rows[0], *rows[2:]]
+
+
+def _counted(counted: counters.Counters) -> str:
+    """Return the calls of the exchanges and of all operators on the first rank."""
+    kept = [each for each in counted.counts if each.unit == "calls" and each.what in (*counters.EXCHANGES, "operator")]
+    return ", ".join(f"{each.most[0]} {each.what}" for each in kept if each.most[0]) or "-"
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ class TestThePage:
         before, after, _ = shown["ddp-lenet-strong-2: efficiency"]
         assert before == after
         assert before.startswith("0.90 [")
-        assert "all_reduce" in shown["ddp-lenet-strong-2: counters"][2]
+        assert "all_reduce" in shown["ddp-lenet-strong-2: a step does"][2]
         assert "- FAIL: ddp-lenet-strong-2: 10.0% slower" in lines
 
     def test_what_is_missing_is_a_dash_and_what_failed_has_its_command_and_its_log(self, tmp_path: Path) -> None:
