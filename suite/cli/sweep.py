@@ -129,7 +129,10 @@ def _continued(sweep: Sweep, folder: Path | None) -> Sweep:
 def _train_all(sweep: Sweep, folder: Path, epochs: list[int], measurement: Observations, sides: Sides) -> Sweep:
     """Train every net that is missing, write both files after each, and stop where several fail in a row."""
     wanted, in_a_row, console = sweep.missing, 0, Console()
-    console.print(f"sweep: {len(wanted)} nets to train; they are kept in {folder} ({', '.join(FILES)})", soft_wrap=True)
+    with writing(folder, "--out"):
+        folder.mkdir(parents=True, exist_ok=True)
+    about = f"sweep: {len(wanted)} nets to train; they are kept in {folder} ({', '.join(FILES)})"
+    console.print(shown(about), soft_wrap=True)
     for number, (setting, seed) in enumerate(wanted, 1):
         with console.status(f"{number} of {len(wanted)}") as status:
             try:
