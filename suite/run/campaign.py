@@ -444,7 +444,8 @@ class _Campaign:
         """Return what the rest of the budget buys for these cells."""
         each = self._forecast(self._units(some) + self._on_one(some))
         lacking = self._decisions.sessions(0) - len(self._run.sessions)
-        return schedule.Price(max(1, lacking, int(self._left_s() / each.wall_s)), each.rounds)
+        fitting = int(self._left_s() / each.wall_s) if each.wall_s else 0
+        return schedule.Price(max(1, lacking, fitting), max(1, each.rounds))
 
     def _next_s(self, units: Sequence[tuple[Arm, ...]]) -> float:
         """Return what sessions of these arms cost: what the last one did, less by what is no longer timed."""

@@ -11,7 +11,7 @@ import pytest
 
 from suite.plan.cells import Arm, Cell
 from suite.plan.floors import Floor
-from suite.run import campaign
+from suite.run import schedule
 from suite.run.observations import Observations
 from suite.verdict import Outcome
 from tests.support.campaigns import ALONE, BASE, EQUAL, ONE, OWN, PIN, TWO, WEAK, World
@@ -170,7 +170,7 @@ class TestAgainstAcceptedRuns:
 
     def test_without_a_commit_to_rebuild_the_budget_narrows_the_figures(self) -> None:
         run = self.measure(TWO, commits=["1" * 40] * 3, budget_s=1e6)
-        assert (len(self.world.timed), run.comparison.bases) == (campaign.MAX_SESSIONS["quick"], {})
+        assert (len(self.world.timed), run.comparison.bases) == (schedule.MAX_SESSIONS["quick"], {})
         assert self.world.outcomes() == [Outcome.INCONCLUSIVE]
 
     @pytest.mark.parametrize("checked_out", [False, True], ids=["no checkout", "does not build"])
