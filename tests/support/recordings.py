@@ -24,7 +24,7 @@ def sessions(number: int, seed: int = 1, *, level_sd: float = 0.0, slower: float
 def run_record(**changes: Any) -> Record:
     """A record of one cell beside a base: block 0 visits candidate, base, base, candidate; block 1 was disturbed."""
     arm = {"workload": "lenet", "mode": "strong", "world_size": 2, "global_batch": 256, "lr": 0.1}
-    arm |= {"processes": "per-device", "steps_per_window": 2}
+    arm |= {"processes": "per-device", "steps_per_window": 2, "seed": 1}
     arms = [{**arm, "id": side, "side": side, "trainer": "ddp"} for side in ("candidate", "base")]
     order = [("candidate", 0), ("base", 0), ("base", 0), ("candidate", 0), ("base", 1), ("candidate", 1)]
     windows = [
