@@ -347,6 +347,7 @@ def arm(side: str = "candidate", world_size: int = 2, **changes: Any) -> dict[st
         "lr": 0.2,
         "processes": "per-device",
         "steps_per_window": 10,
+        "seed": 1,
         "gradient_bytes": GRADIENT_BYTES,
         "memory": [{"allocated_bytes": [10**9], "reserved_bytes": [2 * 10**9]}] * world_size,
     }
