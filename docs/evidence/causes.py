@@ -201,6 +201,7 @@ def line_of(name: str, delays_s: Mapping[str, float], right: Sequence[str], reco
         "measured_ms": _ms(fall.measured_s.estimate),
         "bars_ms": bars_ms(fall),
         "sentence": fall.sentence,
+        "taken_apart": fall.sessions,
         **_about(record),
     }
 
@@ -216,6 +217,7 @@ def grown_line(name: str, record: Record) -> Line:
         "said": [*cell.cautions, *grew],
         "sides_ms": {fall.side: bars_ms(fall) for fall in cell.waterfalls},
         "reason": cell.reason,
+        "taken_apart": max((fall.sessions for fall in cell.waterfalls), default=0),
         **_about(record),
     }
 

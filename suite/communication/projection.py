@@ -75,7 +75,7 @@ def _points(
         raise ValueError(f"no waterfall: {cell.why('waterfall') or 'its step was not taken apart'}")
     if arm.processes != "one":
         if not arm.gradient_bytes:
-            raise ValueError("how many bytes of gradients it exchanges is not known")
+            raise ValueError("how many bytes of gradients it exchanges is not known; measure it again")
         if sweep is None or sweep.alpha_s is None or sweep.beta_s_per_byte is None:
             why = sweep.error if sweep else "select the items of test_all_reduce as well"
             raise ValueError(f"no all_reduce was swept on {cell.world_size} devices: {why}")
@@ -107,5 +107,5 @@ def _point(cell: CellRecord, waterfall: WaterfallRecord, ring_s: tuple[float, fl
         exchange_s += ring_s[0] * (further - 1) + ring_s[1] * (further * m / k - 1)
     step_s += (exchange_s := max(0.0, exchange_s))
     if not (step_s > 0 and ideal_s > 0 and math.isfinite(ideal_s / step_s)):  # a record may hold any number
-        raise ValueError("the record's figures are no times that a step could have")
+        raise ValueError("the record's figures are no times that a step could have; measure it again")
     return Point(k, step_s, exchange_s, ideal_s / step_s)

@@ -46,7 +46,7 @@ def test_what_is_right_to_name_is_a_cause_and_the_largest_delay(name: str) -> No
 def test_a_run_is_kept_with_its_bars_and_what_it_names() -> None:
     kept = causes.line_of("delayed exchange", {"exchange": 0.0056}, ("exchange",), record())
     assert (kept["largest"], kept["named"], kept["delays_ms"]) == (["exchange"], ["exchange"], {"exchange": 5.6})
-    assert (kept["ideal_ms"], kept["measured_ms"], kept["sessions"]) == (28.0, 34.4, 4)
+    assert (kept["ideal_ms"], kept["measured_ms"], kept["taken_apart"]) == (28.0, 34.4, 4)
     assert kept["bars_ms"]["contention + imbalance"][0] == 0.2
     assert causes.is_right(kept, "largest")
     assert causes.is_right(kept, "named")
@@ -111,7 +111,7 @@ def compared(**changes: Any) -> Record:
 def test_what_is_said_to_have_grown_is_a_part_or_the_tail(changes: dict[str, Any], parts: set[str]) -> None:
     line = causes.grown_line("exchange", compared(**changes))
     assert causes.said(line) == parts
-    assert (line["outcome"], line["ratio"]) == ("PASS", 1.02)
+    assert (line["outcome"], line["ratio"], line["taken_apart"]) == ("PASS", 1.02, 4)
     assert line["sides_ms"]["candidate"]["exchange"] == line["sides_ms"]["base"]["exchange"]
 
 

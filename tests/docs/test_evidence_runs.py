@@ -37,7 +37,7 @@ def line(kind: str, outcome: str, wall_s: float, **changes: Any) -> log.Line:
 def run_record() -> Record:
     """Return a record of one cell beside its base, whose blocks visit candidate, base, base, candidate."""
     arm = {"workload": "lenet", "mode": "strong", "world_size": 2, "global_batch": 256, "lr": 0.1}
-    arm |= {"processes": "per-device", "steps_per_window": 2}
+    arm |= {"processes": "per-device", "steps_per_window": 2, "seed": 1}
     arms = [{**arm, "id": side, "side": side, "trainer": "ddp"} for side in ("candidate", "base")]
     order = [("candidate", 0), ("base", 0), ("base", 0), ("candidate", 0), ("base", 1), ("candidate", 1)]
     windows = [

@@ -83,8 +83,8 @@ def test_one_device_and_oversubscribed_cells_are_never_judged(tmp_path: Path) ->
         ('efficiency = 0.8\nworld_size = "4"', "1.world_size: Input should be a valid integer"),
         ("efficiency = 0.8\nworldsize = 4", "1.worldsize: Extra inputs are not permitted"),
         ('efficiency = 0.8\nmode = "fast"', "1.mode: Input should be 'strong' or 'weak'"),
-        ('efficiency = 0.8\nworkload = "lennet"', "workload 'lennet': valid values are lenet, resnet18"),
-        ('efficiency = 0.8\ntrainer = "dpp"', "trainer 'dpp': valid values are single, .*module:Class"),
+        ('efficiency = 0.8\nworkload = "lennet"', ": workload 'lennet': valid values are lenet, resnet18"),
+        ('efficiency = 0.8\ntrainer = "dpp"', ": trainer 'dpp': valid values are single, .*module:Class"),
     ],
 )
 def test_a_wrong_entry_is_named_with_its_key(tmp_path: Path, fields: str, message: str) -> None:
