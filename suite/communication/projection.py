@@ -40,7 +40,7 @@ class Point(NamedTuple):
 
 
 class Projection(NamedTuple):
-    """What is projected from a cell, the largest of its kind, or why nothing is."""
+    """What is projected from a cell, the largest of its kind that allows it, or why nothing is."""
 
     cell: CellRecord
     points: tuple[Point, ...] = ()
@@ -52,18 +52,16 @@ def project(record: Record, world_sizes: Sequence[int] = WORLD_SIZES) -> tuple[P
     arms = {arm.id: arm for arm in record.arms}
     swept = (each for each in record.collectives if each.collective == "all_reduce" and each.algorithm in BACKENDS)
     sweeps = {each.world_size: each for each in swept}
-    largest: dict[tuple[str, str, str], CellRecord] = {}
-    for cell in sorted(record.cells, key=lambda cell: (cell.own_waterfall is not None, cell.world_size)):
-        if cell.world_size > 1:
-            largest[cell.trainer, cell.workload, cell.mode] = cell
-    projections = []
-    for cell in largest.values():
-        arm = arms.get(cells.arm("candidate", cell.trainer, Cell(*cell.place)).id)
-        try:
-            projections.append(Projection(cell, _points(cell, arm, sweeps.get(cell.world_size), world_sizes)))
-        except ValueError as error:
-            projections.append(Projection(cell, reason=str(error)))
-    return tuple(projections)
+    found: dict[tuple[str, str, str], Projection] = {}
+    for cell in sorted(record.cells, key=lambda cell: cell.world_size, reverse=True):
+        known = found.get(place := (cell.trainer, cell.workload, cell.mode))
+        if cell.world_size > 1 and (known is None or known.reason):
+            arm = arms.get(cells.arm("candidate", cell.trainer, Cell(*cell.place)).id)
+            try:
+                found[place] = Projection(cell, _points(cell, arm, sweeps.get(cell.world_size), world_sizes))
+            except ValueError as error:
+                found[place] = known or Projection(cell, reason=str(error))
+    return tuple(found.values())
 
 
 def _points(

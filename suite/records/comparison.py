@@ -94,12 +94,14 @@ def _ratio(a: Record, b: Record, first: CellRecord, second: CellRecord) -> tuple
     workload, times = first.workload, [cell.sec_per_epoch for cell in (first, second)]
     if a.machine.key != b.machine.key:
         return None, f"different machines ({a.machine.key}, {b.machine.key})"
+    known_s = [time.estimate for time in times if time is not None and time.estimate > 0]
+    ratio = known_s[1] / known_s[0] if len(known_s) == 2 else 0.0
+    if not 0 < ratio < math.inf:
+        return None, "not measured in both"
     if workload not in a.workload_hashes or a.workload_hashes[workload] != b.workload_hashes.get(workload):
         return None, f"workload {workload} is defined differently in the two runs"
     if a.datasets.get(workload) != b.datasets.get(workload):
         return None, f"workload {workload} was timed on different data"
     if first.oversubscribed != second.oversubscribed:
         return None, "oversubscribed in one of the two runs alone"
-    known_s = [time.estimate for time in times if time is not None and time.estimate > 0]
-    ratio = known_s[1] / known_s[0] if len(known_s) == 2 else 0.0
-    return (ratio, "") if 0 < ratio < math.inf else (None, "not measured in both")
+    return ratio, ""
