@@ -339,7 +339,7 @@ class Workers:
         return train_s, {"accuracy": 0.9, "train_s": train_s, "train_samples": 1437, "test_samples": 360}
 
     def _noise(self, name: str) -> float:
-        _, trainer, _, mode, world_size = name.split(":")
+        trainer, _, mode, world_size = name.partition(":")[2].rsplit(":", 3)
         sd = self.machine.noise.get((trainer, mode, int(world_size)), 0.0)
         return math.exp(self.machine.rng.gauss(0.0, sd)) if sd else 1.0
 
