@@ -11,10 +11,7 @@ from suite.render.markdown import text as plain
 from suite.render.screen import Screen
 
 DIFFERENCE_COLUMNS = ("what", "first", "second")
-COLUMNS = (
-    "cell", "sec/epoch, first", "sec/epoch, second", "second / first", "efficiency, first", "efficiency, second",
-    "accuracy, first", "accuracy, second",
-)  # fmt: skip
+COLUMNS = ("cell", "sec/epoch, first → second", "second / first", "efficiency", "accuracy")
 MAX_NAMES = 12  # of cells that one run alone has
 MAX_NOTES = 20
 NO_VERDICT = (
@@ -85,10 +82,7 @@ def remarks(comparison: Comparison) -> list[str]:
 def _row(pair: Pair) -> tuple[str, ...]:
     """Return one line of the table, in the order of `COLUMNS`."""
     cells = (pair.first, pair.second)
-    return (
-        pair.name,
-        *(figures.interval(cell.sec_per_epoch, ".3g") for cell in cells),
-        "-" if pair.ratio is None else figures.number(pair.ratio, ".3f"),
-        *(figures.interval(cell.efficiency, ".2f") for cell in cells),
-        *(figures.accuracy(cell) for cell in cells),
-    )
+    times = (figures.interval(cell.sec_per_epoch, ".3g") for cell in cells)
+    efficiencies = (figures.interval(cell.efficiency, ".2f") for cell in cells)
+    both = [" → ".join(texts).replace("- → -", "-") for texts in (times, efficiencies, map(figures.accuracy, cells))]
+    return (pair.name, both[0], "-" if pair.ratio is None else figures.number(pair.ratio, ".3f"), *both[1:])
