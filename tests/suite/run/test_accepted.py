@@ -401,7 +401,10 @@ class TestMachine(Rebuilding):
         shared = Devices("cuda", ("cuda:0", "cuda:0"), ())
         _, two = self.judged(1.0, self.kept(self.commit["three"]), devices=shared)
         assert (two.outcome, two.checks) == (Outcome.NO_BASELINE, ())
-        of_one_card = runs(*AGREEING_S, commits=[self.commit["three"]] * 3)
+        of_one_card = [
+            run.model_copy(update={"cells": tuple(c.model_copy(update={"oversubscribed": True}) for c in run.cells)})
+            for run in runs(*AGREEING_S, commits=[self.commit["three"]] * 3)
+        ]
         _, two = self.judged(1.0, of_one_card, devices=shared)
         assert two.outcome is Outcome.PASS
         assert "machine" not in {check.rule for check in two.checks}
