@@ -158,7 +158,7 @@ def test_a_drill_that_is_killed_or_cancelled_ends_its_gate(tmp_path: Path, name:
 def test_a_run_on_two_cpu_workers_is_tried_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert first_minutes.main(["--devices", "cpu:2", "--folder", str(tmp_path), "--only", "exchanges"]) == 0
     text = (tmp_path / "page.md").read_text()
-    assert "- gloo exchanges right sums (" in text
+    assert "- gloo exchanges right sums\n" in text
     assert text.strip() in capsys.readouterr().out
     assert list(tmp_path.glob("reports/*/runs/*/record.json"))
 
