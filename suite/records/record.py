@@ -294,11 +294,11 @@ Figure = Literal["efficiency", "speedup", "accuracy", "waterfall", "counters"]
 
 
 class Missing(Part):
-    """Why a cell has no such figure, in words; `kind` names the reasons that other code asks for."""
+    """Why a cell has no such figure, in words; `because` names the reasons that other code asks for."""
 
     figure: Figure
     why: str
-    kind: Literal["", "budget", "one device", "no recipe"] = ""
+    because: Literal["", "budget", "one device", "no recipe"] = ""
 
 
 class CellRecord(Part):
@@ -341,9 +341,9 @@ class CellRecord(Part):
         """Return why a figure is missing; "" where it is not, or where nobody expects it."""
         return next((missing.why for missing in self.missing if missing.figure == figure), "")
 
-    def lacks(self, figure: Figure, kind: str) -> bool:
-        """Return whether a figure is missing for this kind of reason."""
-        return any((missing.figure, missing.kind) == (figure, kind) for missing in self.missing)
+    def lacks(self, figure: Figure, because: str) -> bool:
+        """Return whether a figure is missing for such a reason."""
+        return any((missing.figure, missing.because) == (figure, because) for missing in self.missing)
 
     @property
     def runs_script(self) -> bool:

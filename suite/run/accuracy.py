@@ -208,7 +208,7 @@ def why_none(run: Observations, cell: Cell) -> record.Missing | None:
     if run.plan.config.against is not None:
         why = "nothing is trained in a run with a base: the budget is for the comparison"
     elif not _has_recipe(run, run.plan.own(cell)):
-        return record.Missing(figure="accuracy", why=no_recipe(cell.workload), kind="no recipe")
+        return record.Missing(figure="accuracy", why=no_recipe(cell.workload), because="no recipe")
     elif targets := _no_labels(run, run.plan.own(cell)):
         why = (
             f"y is {targets}, and an accuracy is the share of class labels, int64, that get the highest score; "

@@ -361,7 +361,7 @@ def why_none(run: Observations, cell: Cell) -> Missing | None:
         return None
     if cell in run.late_s:
         why = f"the budget did not leave the {run.late_s[cell]:.0f} s it takes"
-        return Missing(figure="waterfall", why=why, kind="budget")
+        return Missing(figure="waterfall", why=why, because="budget")
     why = _why_unexplained(run, cell)
     return Missing(figure="waterfall", why=why) if why else None
 

@@ -164,7 +164,7 @@ def accept(config: Config, result: RunResult, failed: Sequence[str], *, complete
             # Read again, because another run may have been accepted while this one measured.
             baseline = baselines.read(config.report_dir, record.machine.key)
             grown = baselines.accept(baseline, record, slower=config.accept == "slower")
-            _keep_for_review(config.report_dir / record.machine.key, result.folder)
+            _keep_for_review(config.report_dir, record.machine.key, result.folder)
             path = baselines.write(grown, config.report_dir)
     except ValueError as error:
         refused = str(error)
@@ -178,14 +178,17 @@ def accept(config: Config, result: RunResult, failed: Sequence[str], *, complete
     result.accepted, result.problem = refused, result.problem or refused
 
 
-def _keep_for_review(machine: Path, run: Path) -> None:
+def _keep_for_review(reports: Path, machine_key: str, run: Path) -> None:
     """Keep the record and the summary of the newest accepted run where git does not ignore them.
 
     Raises:
         OSError: one cannot be read or written.
+        RecordError: a link leads out of the report folder.
     """
+    folder = reports / machine_key / ACCEPTED
+    require_inside(reports, folder)
     for name in (RECORD, pages.SUMMARY):
-        write_inside(machine, machine / ACCEPTED / name, (run / name).read_text(encoding="utf-8"))
+        write_inside(reports, folder / name, (run / name).read_text(encoding="utf-8"))
 
 
 def _check_session(record: Record, failed: Sequence[str], *, complete: bool) -> None:

@@ -126,7 +126,7 @@ def _efficiency(run: Observations, cell: Cell, own: Arm) -> IntervalRecord | Mis
     why = partial(Missing, figure="efficiency")
     if cell.world_size == 1:
         alone = len(run.plan.config.devices.names) < 2
-        return why(why="needs 2 devices", kind="one device") if alone else None
+        return why(why="needs 2 devices", because="one device") if alone else None
     if run.plan.config.devices.oversubscribed(cell.world_size):
         return why(why="oversubscribed")
     if own.on_one in run.lost:

@@ -37,7 +37,7 @@ CARD = {"index": 0, "name": "Test GPU", "id": "0123456789ab", "capability": "9.0
 # Fields with a fixed list of words, which no text from outside can enter.
 _CHOICES = (
     "side", "what", "unit", "outcome", "point", "processes", "collective", "schema_version", "lr_rule", "loader",
-    "precision", "memory_format", "oracle", "shards",
+    "precision", "memory_format", "oracle", "shards", "figure", "because",
 )  # fmt: skip
 
 
@@ -96,9 +96,9 @@ def accepted(*runs: Record) -> Baseline:
     return baseline
 
 
-def missing(figure: str, why: str, kind: str = "") -> dict[str, str]:
+def missing(figure: str, why: str, because: str = "") -> dict[str, str]:
     """Return why a cell has no such figure."""
-    return {"figure": figure, "why": why, "kind": kind}
+    return {"figure": figure, "why": why, "because": because}
 
 
 def full(**changes: Any) -> Record:

@@ -228,9 +228,9 @@ def test_the_summary_shows_time_and_loss_of_each_epoch() -> None:
 )
 def test_a_missing_figure_has_its_reason_in_every_output(field: str, what: str, value: object) -> None:
     why = "70 s of training do not fit into the budget"
-    cells = records.matrix(**{field: None, f"{field}_note": why})
+    cells = records.matrix(**{field: None, "missing": [records.missing(field, why)]})
     for cell in cells[:2]:
-        cell |= {field: value, f"{field}_note": ""}
+        cell |= {field: value, "missing": []}
     record = records.make(cells=cells)
     for show in (in_terminal, markdown.render, html.render):
         assert f"no {what} for ddp-lenet-weak-1, ddp-lenet-weak-2: {why}" in show(record)

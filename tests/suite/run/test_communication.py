@@ -25,7 +25,7 @@ from suite.rank import collectives
 from suite.room import devices
 from suite.room.quiet import available_cores
 from suite.run import collectives as all_reduce
-from suite.run.collectives import WINDOW_S, measure
+from suite.run.collectives import CHECK_TIMEOUT_S, WINDOW_S, measure
 from suite.run.execute import RunResult
 from tests.mutants import (
     accumulates_in_bfloat16,
@@ -87,10 +87,8 @@ class StubPool:
 
     def timed(self) -> list[tuple[str, int]]:
         """Algorithm and size of every window of the blocks, in their order."""
-        points = [(asked["exchange"].algorithm, asked["size_bytes"]) for asked in self.asked]
-        checks = [place for place, asked in enumerate(self.asked) if asked["check"]]
-        first = next(place for place in range(checks[-1] + 1, len(points)) if self.asked[place]["calls"] != 16)
-        return points[first:]
+        timed = [asked for asked in self.asked if asked["timeout_s"] != CHECK_TIMEOUT_S]
+        return [(asked["exchange"].algorithm, asked["size_bytes"]) for asked in timed]
 
 
 def swept(pool: StubPool, *wanted: CollectiveCell, **options: Any) -> tuple[Any, ...]:
