@@ -107,6 +107,12 @@ def data():
     train, held_out = digits.load()
     return train.tensors, held_out.tensors
 """
+WORKLOAD = f"""
+[tool.scaling.workloads.net]
+model = "digits_net.py:make"
+dataset = "digits_net.py:data"
+batch = {BATCH}
+"""
 OF_ITS_NET = (*ONE_CELL, "--scaling-workload", "net")
 
 SHOWN = (Outcome.FAIL, Outcome.PASS, Outcome.INCONCLUSIVE, Outcome.ERROR)
@@ -211,7 +217,7 @@ def one_run(name: str, folder: Path, options: Iterable[str] = (), *, busy: bool 
         pytest_once([*command, "--scaling-accept=yes"], root, folder)
     slower = list[str]()
     if kind.net:
-        _add_workload(root, folder / "digits_net.py")
+        add_workload(root)
     if kind.net and kind.planted:
         plant_in_cell(root, ["ddp-net-strong-2"], kind.planted, BATCH)
     elif kind.script and kind.planted:
@@ -244,12 +250,13 @@ def _clone(folder: Path) -> Path:
     return clone
 
 
-def _add_workload(root: Path, path: Path) -> None:
-    """Add the workload `net` to a clone; its functions are outside of it, where both sides find them."""
-    path.write_text(NET, encoding="utf-8")
-    table = f'\n[tool.scaling.workloads.net]\nmodel = "{path}:make"\ndataset = "{path}:data"\nbatch = {BATCH}\n'
+def add_workload(root: Path) -> None:
+    """Commit the workload `net` to a clone, so that both sides have it."""
+    (root / "digits_net.py").write_text(NET, encoding="utf-8")
     with (root / "pyproject.toml").open("a", encoding="utf-8") as file:
-        file.write(table)
+        file.write(WORKLOAD)
+    git(root, "add", "--all")
+    git(root, "-c", "user.name=evidence", "-c", "user.email=evidence@localhost", "commit", "--quiet", "-m", "net")
 
 
 def plantable() -> list[list[str]]:

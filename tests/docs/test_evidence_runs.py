@@ -163,10 +163,15 @@ class TestRuns:
         assert step.index(runs.FIRST) < step.index(runs.LAST) < step.index("until = clock() + 0.1 * (clock() - begun)")
         compile(script.read_text(), script, "exec")
 
-    def test_the_net_of_the_script_is_a_workload_outside_of_the_clone(self, tmp_path: Path) -> None:
-        (tmp_path / "pyproject.toml").touch()
-        runs._add_workload(tmp_path, tmp_path / "digits_net.py")
-        settings = tomllib.loads((tmp_path / "pyproject.toml").read_text())["tool"]["scaling"]["workloads"]["net"]
+    def test_the_net_of_the_script_is_a_workload_that_both_sides_have(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clone = Repository(tmp_path / "clone")
+        clone.commit({"pyproject.toml": "[project]\n"})
+        runs.add_workload(clone.path)
+        assert clone.git("status", "--porcelain") == ""
+        monkeypatch.chdir(clone.path)
+        settings = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["scaling"]["workloads"]["net"]
         (X, y), _ = load_object(settings["dataset"])()
         assert load_object(settings["model"])()(X[:2]).shape == (2, 10)
         assert (len(X), y.shape) == (1500, (1500,))
