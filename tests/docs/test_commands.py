@@ -11,7 +11,8 @@ from tests.support.project import REPOSITORY
 
 PAGES = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "docs/evidence/README.md")]
 PAGES += sorted((REPOSITORY / "docs").glob("*.md"))
-COMMAND = re.compile(r"python -m ((?:docs|reference|suite|tests)(?:\.\w+)*)([^`\n]*)(`?(?:, `[^`]+`)?)(?: at `?(\w+))?")
+MORE = r"(?:`(?:(?:,| and) `[^`]+`)*,? at `?(\w+))?"  # further options, and at which commit
+COMMAND = re.compile(rf"python -m ((?:docs|reference|suite|tests)(?:\.\w+)*)((?!python -m)[^`\n])*{MORE}")
 AT = r"EVIDENCE|[0-9a-f]{7,40}"
 ALL_AT = re.compile(rf"Every `python -m docs\.evidence\.X` here is at `?({AT})\b")
 
@@ -21,9 +22,8 @@ TABLE_AT = rf"^\|.*\bat `?({AT})\b.*\n\|[-|: ]+\|\n(\|.*\n?)+"  # its head says 
 def modules(text: str) -> list[str]:
     """Return the modules that the commands of a page run, without those that it names at a commit."""
     elsewhere = re.sub(TABLE_AT, "", text, flags=re.MULTILINE)
-    joined = re.sub(r"`[^`]+`", lambda code: " ".join(code[0].split()), elsewhere)  # a command may go over two lines
-    joined = re.sub(r"`\s+at\s+", "` at ", re.sub(r"`,\s+`", "`, `", joined))
-    found = [match for match in COMMAND.finditer(joined) if not re.fullmatch(AT, match[4] or "")]
+    joined = re.sub(r"(?<=\S)\n {0,3}(?=\S)", " ", elsewhere)
+    found = [match for match in COMMAND.finditer(joined) if not re.fullmatch(AT, match[3] or "")]
     named = [match[1] for match in found if "X" not in match[1]]
     return [name for name in named if not (ALL_AT.search(joined) and name.startswith("docs.evidence."))]
 
@@ -43,6 +43,7 @@ def test_every_command_of_a_page_has_its_module(page: Path) -> None:
         ("`python -m docs.evidence.runs --table` prints", ["docs.evidence.runs"]),
         ("(`python -m\ndocs.evidence.tails`\nat EVIDENCE)", []),
         ("(`python -m docs.evidence.grown --each 4`, `--table` at EVIDENCE; full)", []),
+        ('(`python -m docs.evidence.family --seeds 8`\nand `--rows "in 2 of"`, at EVIDENCE)', []),
         ("`python -m docs.evidence.rules` at 1a2b3c4d, `python -m suite drill`", ["suite"]),
         ("`python -m docs.evidence.rules` at rest", ["docs.evidence.rules"]),
         ("    sudo python -m docs.evidence.links      # a comment\n", ["docs.evidence.links"]),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from suite.run import campaign
+from suite.run import schedule
 
 
 def pytest_configure(config: pytest.Config) -> None:
     patch = pytest.MonkeyPatch()
     config.add_cleanup(patch.undo)
-    patch.setattr(campaign, "MAX_SESSIONS", dict.fromkeys(campaign.MAX_SESSIONS, 1))
+    patch.setattr(schedule, "MAX_SESSIONS", dict.fromkeys(schedule.MAX_SESSIONS, 1))

@@ -14,6 +14,7 @@ from pathlib import Path
 from suite.records.files import RecordError, read_model
 from suite.records.record import RECORD, Record
 from suite.render import pages
+from suite.run.execute import ACCEPTED
 from suite.verdict import Outcome
 from tests.support.faults import catalogue, machine
 from tests.support.faults.catalogue import Case, Ending
@@ -21,6 +22,7 @@ from tests.support.faults.catalogue import Case, Ending
 GONE_S = 15.0  # for the processes of a killed controller to end
 OF_A_RUN = {RECORD, pages.REPORT, pages.SUMMARY}
 OF_A_MACHINE = {".gitignore", "baseline.json", pages.INDEX}
+OF_ACCEPTED = {RECORD, pages.SUMMARY}
 TRACEBACK = "Traceback (most recent call last)"
 SHOWN_WITH_TRACEBACK = ("an exception", "out of memory")  # of a worker, and that is what the user asked for
 
@@ -172,8 +174,8 @@ def _left(place: Place, case: Case | None) -> Iterator[str]:
         yield f"temporary files are left: {temporary}"
     for path in place.reports.rglob("*"):
         about = path.relative_to(place.reports).parts
-        known = OF_A_MACHINE if len(about) == 2 else OF_A_RUN
-        if path.is_file() and (len(about) not in (2, 4) or path.name not in known):
+        known = {2: OF_A_MACHINE, 3: OF_ACCEPTED if ACCEPTED in about else set(), 4: OF_A_RUN}
+        if path.is_file() and path.name not in known.get(len(about), ()):
             yield f"a file is left: {'/'.join(about[1:])}"
         if path.is_dir() and len(about) == 3 and not os.listdir(path):
             yield f"an empty folder is left: {'/'.join(about[1:])}"
