@@ -127,7 +127,9 @@ def test_what_runs_write_is_no_change_of_the_code(project: Project, folder: str)
     assert project.inline(*run).ret == 0
     [baseline] = project.path.glob(f"{folder}/*/baseline.json")
     place = baseline.parent.relative_to(project.path)
-    assert repository.git("status", "--porcelain", "--untracked-files=all") == f"?? {place}/baseline.json"
+    for_review = ("accepted/record.json", "accepted/summary.md", "baseline.json")
+    expected = "\n".join(f"?? {place}/{name}" for name in for_review)
+    assert repository.git("status", "--porcelain", "--untracked-files=all") == expected
     repository.git("add", "--force", str(place))
     repository.commit()
     assert {path.name for path in (project.path / place).iterdir()} >= {"index.html", "runs", ".gitignore"}
