@@ -14,6 +14,7 @@ outcome, the figures and the intervals of every cell stay as they were (`test_go
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,9 @@ def replay(golden: Golden) -> Observations:
     cells = tuple(Cell(*place) for place in golden["cells"])
     arms = [Arm(*place[:5]) for place in golden["arms"]]
     workloads = tuple(LENET.model_copy(update={"name": name}) for name in dict.fromkeys(c.workload for c in cells))
-    config = settings(
-        tolerance=golden["tolerance"], workloads=workloads, against=AGAINST if golden["against"] else None
-    )
+    others = {arm.trainer for arm in arms if arm.side == "base"} - {cell.trainer for cell in cells}
+    base = replace(AGAINST, trainer=max(others, default=None))  # of a base that is another trainer
+    config = settings(tolerance=golden["tolerance"], workloads=workloads, against=base if golden["against"] else None)
     sides = {arm.side for arm in arms}
     known = baseline(accepted_run(dict.fromkeys(cells, 1.0))) if golden["accepted"] else baseline()
     run = run_of(
@@ -59,7 +60,7 @@ def replay(golden: Golden) -> Observations:
         config=config,
         planned=golden["planned"],
         baseline=known,
-        comparison=Comparison({"base": AGAINST}, cells) if "base" in sides else Comparison(),
+        comparison=Comparison({"base": base}, cells) if "base" in sides else Comparison(),
     )
     for arm, place in zip(arms, golden["arms"], strict=True):
         run.steps[arm], run.jobs[arm] = place[5], job(arm)
