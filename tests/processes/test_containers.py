@@ -57,6 +57,7 @@ print(before, torch.get_num_threads())
 """
 
 
+@pytest.mark.nightly
 @needs_two_cores
 def test_ranks_on_gpus_compute_with_the_threads_of_a_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenMP itself counts the cores that it may run on."""

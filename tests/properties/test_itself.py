@@ -108,6 +108,7 @@ class ByTheRules(Adam):
         return loss.detach()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("trainer", "check", "begins"),
     [

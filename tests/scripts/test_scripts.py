@@ -100,6 +100,7 @@ def test_a_script_that_does_not_run_on_one_device_has_no_gradient_to_compare(ben
     assert verdicts["replicas"] == RIGHT
 
 
+@pytest.mark.nightly
 def test_a_rank_that_is_waited_for_ends_at_the_deadline(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

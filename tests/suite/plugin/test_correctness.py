@@ -356,6 +356,7 @@ def test_a_missing_part_of_the_protocol_is_named(bench: Bench) -> None:
     assert "`replicas` is missing" in search(bench, "NoReplicas", "gradient").failure
 
 
+@pytest.mark.nightly
 def test_a_hang_ends_its_check_with_stacks_and_the_next_check_runs(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

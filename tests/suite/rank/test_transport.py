@@ -100,6 +100,7 @@ def test_a_users_own_log_is_left_alone(own: dict[str, str], tmp_path: Path) -> N
     assert transport.logged(environment) == ()
 
 
+@pytest.mark.nightly
 def test_what_the_flight_recorder_writes_ends_with_the_run(tmp_path: Path) -> None:
     """By default it would stay in the user's home, as the first of the two files here."""
     if not hasattr(_distributed_c10d, "_dump_fr_trace_file"):

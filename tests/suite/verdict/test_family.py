@@ -48,6 +48,7 @@ def test_modes_and_stale_calibrations_raised_alarms_while_cells_were_judged_alon
         assert exceeds(shown.any_fail, shown.runs, ALPHA_FAIL)
 
 
+@pytest.mark.nightly
 def test_the_simulated_rule_of_cells_alone_in_their_world_sizes_is_the_rule() -> None:
     rng, cells, planned = np.random.default_rng(4), 4, 6
     windows = family.slowed(family.modes(0.5)(rng, (200, cells, planned, 8)), 0.06)
