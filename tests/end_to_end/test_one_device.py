@@ -16,6 +16,7 @@ def on_one_core() -> None:
     os.sched_setaffinity(0, available_cores()[:1])
 
 
+@pytest.mark.nightly
 def test_a_failure_of_ranks_that_share_a_device_is_named() -> None:
     """The tests of failures on GPUs, as on a machine with one: the device of both ranks is a core here."""
     tests = ("tests/gpu/test_failures.py", "-m", "", "-k", "TakesAllMemory", "--scaling-devices=cpu:2")

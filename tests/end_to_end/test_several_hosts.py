@@ -115,6 +115,7 @@ def test_one_run_measures_one_device_one_host_and_both_hosts(project: Path, tmp_
     assert all(len(window.duration_ns) == 4 for window in windows)
 
 
+@pytest.mark.nightly
 def test_a_host_that_dies_while_cells_are_timed_costs_the_cells_that_need_it(project: Path, tmp_path: Path) -> None:
     with hosts(tmp_path) as two:
         other = two.join(1, cwd=project)
