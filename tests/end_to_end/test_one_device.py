@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from suite.room.quiet import available_cores
 from tests.support.deadlines import WHOLE_S
 from tests.support.project import REPOSITORY, Project
