@@ -74,5 +74,5 @@ class Sweep(Part):
         recipe, k = self.workload.accuracy, setting.world_size
         if recipe is None or k == 1:
             return []
-        # Rounded, so that .1 x 1.5 and .15 are one rate.
+        # Rounded, so that 0.1 x 1.5 and 0.15 are one rate.
         return [rule for rule in LR_RULES if f"{scale('weak', k, 1, recipe.lr, rule)[1]:.9g}" == f"{setting.lr:.9g}"]

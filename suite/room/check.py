@@ -27,7 +27,7 @@ from suite.room.meter import CPUS, Meter, family
 from suite.room.quiet import available_cores
 from suite.room.reading import content, printable
 
-NAMED_CORES = 0.05  # 1.5 ticks of the clock in a sample of .3 s; a single tick may be rounding
+NAMED_CORES = 0.05  # 1.5 ticks of the clock in a sample of 0.3 s; a single tick may be rounding
 BUSY_GPU_PERCENT = 5
 KERNEL_NAME_LENGTH = 15
 INTERPRETERS = re.compile(r"(python|pypy|ruby|perl|node|bash|sh|zsh|dash)[\d.]*")

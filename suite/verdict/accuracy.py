@@ -21,7 +21,7 @@ How far t holds (tests/suite/verdict/test_verdict_accuracy.py simulates it, docs
   err on the same images, so the error of m comes from the images that one of them alone gets right (McNemar 1947). At
   least |m| test_samples of them are there, and s is at least what that many, and one more, give by chance.
 - A rare collapse on k devices is not excluded: n pairs without one bound its rate by 1 - ALPHA_PASS^(1/n), 39 % with
-  six. At a rate of 6.25 %, which costs .05 in the mean, six pairs out of six look well in 68 % of runs, and no rule on
+  six. At a rate of 6.25 %, which costs 0.05 in the mean, six pairs out of six look well in 68 % of runs, and no rule on
   six pairs can tell.
 - A sign-flip test assumes symmetry alone, but six pairs have 64 outcomes: p is 1/64 or more, never 1 %. The arcsine and
   the logit would make spreads more alike, but the margin is not one number on their scale.
@@ -38,9 +38,9 @@ from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, CONFIDENCE, Outcome, V
 
 MARGIN = 0.05
 SEED_PAIRS = 6
-# The widest known spread, for a recipe of which nothing is known: LeNet's 31 published builds range from .75 to .84.
-# The range of 31 normal draws is 4.11 standard deviations on average, so one is .022 and a pair's difference .031,
-# whose upper 95 % limit with 30 degrees of freedom is .039. On digits, the same seed on both sides, it is .003
+# The widest known spread, for a recipe of which nothing is known: LeNet's 31 published builds range from 0.75 to 0.84.
+# The range of 31 normal draws is 4.11 standard deviations on average, so one is 0.022 and a pair's difference 0.031,
+# whose upper 95 % limit with 30 degrees of freedom is 0.039. On digits, the same seed on both sides, it is 0.003
 # (docs/log.md).
 SEED_SD = 0.04
 
