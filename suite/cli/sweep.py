@@ -19,7 +19,8 @@ from suite.base.sides import Sides
 from suite.cli import pytest_run
 from suite.cli.command import USAGE_ERROR, Stop, new_folder, positive, several, whole_number, writing
 from suite.plan.cells import Cell, short
-from suite.plan.workloads import no_recipe
+from suite.plan.config import Config
+from suite.plan.workloads import Recipe, no_recipe
 from suite.processes.answers import Epoch
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import TrainingRecipe
@@ -65,17 +66,8 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
         Stop: an option is wrong (status 4), or nothing can be trained or written (1).
     """
     settings = pytest_run.settings([*pytest_arguments, f"--scaling-trainer={asked.scaling_trainer}"])
-    for option, given in (("trainer", settings.trainers), ("workload", settings.workloads)):
-        if len(given) != 1:
-            raise Stop(f"--scaling-{option} names {len(given)}: a sweep is of one; run it once for each", USAGE_ERROR)
-    [trainer], [workload], devices = settings.trainers, settings.workloads, settings.devices
-    if (recipe := workload.accuracy) is None:
-        raise Stop(no_recipe(workload.name), USAGE_ERROR)
-    if devices.kind == "cuda" and not 0 < devices.gpus_needed <= cuda_count():
-        remedy = f"{devices.remedy}, or use --scaling-devices cpu"
-        raise Stop(f"{devices}: CUDA shows {cuda_count()} device(s); {remedy}")
-    if settings.misfit:
-        raise Stop(settings.misfit)
+    recipe = _recipe(settings)
+    [trainer], [workload] = settings.trainers, settings.workloads
     # Nothing is timed, so only the recipe's data is loaded.
     trained = workload.model_copy(update={"dataset": recipe.dataset})
     cells = [Cell(trainer, trained.name, "weak", size) for size in settings.world_sizes]
@@ -110,6 +102,26 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
             sweep = _train_all(_continued(sweep, asked.out), asked.out or folder, epochs, measurement, sides)
     print(render.terminal(sweep, epochs, shutil.get_terminal_size().columns))
     return 1 if sweep.missing else 0
+
+
+def _recipe(settings: Config) -> Recipe:
+    """Return the recipe of the only workload.
+
+    Raises:
+        Stop: there are several trainers or workloads (status 4), or these devices can train none.
+    """
+    for option, given in (("trainer", settings.trainers), ("workload", settings.workloads)):
+        if len(given) != 1:
+            raise Stop(f"--scaling-{option} names {len(given)}: a sweep is of one; run it once for each", USAGE_ERROR)
+    [workload], devices = settings.workloads, settings.devices
+    if workload.accuracy is None:
+        raise Stop(no_recipe(workload.name), USAGE_ERROR)
+    if devices.kind == "cuda" and not 0 < devices.gpus_needed <= cuda_count():
+        remedy = f"{devices.remedy}, or use --scaling-devices cpu"
+        raise Stop(f"{devices}: CUDA shows {cuda_count()} device(s); {remedy}")
+    if settings.misfit:
+        raise Stop(settings.misfit)
+    return workload.accuracy
 
 
 def _continued(sweep: Sweep, folder: Path | None) -> Sweep:

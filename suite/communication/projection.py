@@ -54,7 +54,8 @@ def project(record: Record, world_sizes: Sequence[int] = WORLD_SIZES) -> tuple[P
     sweeps = {each.world_size: each for each in swept}
     found: dict[tuple[str, str, str], Projection] = {}
     for cell in sorted(record.cells, key=lambda cell: cell.world_size, reverse=True):
-        known = found.get(place := (cell.trainer, cell.workload, cell.mode))
+        place = cell.trainer, cell.workload, cell.mode
+        known = found.get(place)
         if cell.world_size > 1 and (known is None or known.reason):
             arm = arms.get(cells.arm("candidate", cell.trainer, Cell(*cell.place)).id)
             try:
@@ -67,7 +68,11 @@ def project(record: Record, world_sizes: Sequence[int] = WORLD_SIZES) -> tuple[P
 def _points(
     cell: CellRecord, arm: ArmRecord | None, sweep: CollectiveRecord | None, world_sizes: Sequence[int]
 ) -> tuple[Point, ...]:
-    """Return what to expect; raise ValueError with what is missing."""
+    """Return what to expect at the world sizes beyond the cell's own.
+
+    Raises:
+        ValueError: what is missing for it, in words.
+    """
     waterfall, ring_s = cell.own_waterfall, None
     if arm is None or waterfall is None:
         raise ValueError(f"no waterfall: {cell.why('waterfall') or 'its step was not taken apart'}")
@@ -103,7 +108,8 @@ def _point(cell: CellRecord, waterfall: WaterfallRecord, ring_s: tuple[float, fl
         exchange_s *= further
     else:
         exchange_s += ring_s[0] * (further - 1) + ring_s[1] * (further * m / k - 1)
-    step_s += (exchange_s := max(0.0, exchange_s))
+    exchange_s = max(0.0, exchange_s)
+    step_s += exchange_s
     if not (step_s > 0 and ideal_s > 0 and math.isfinite(ideal_s / step_s)):  # a record may hold any number
         raise ValueError("the record's figures are no times that a step could have; measure it again")
     return Point(k, step_s, exchange_s, ideal_s / step_s)

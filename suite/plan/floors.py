@@ -8,6 +8,8 @@
 An entry holds for the cells that agree with all its keys. The one with the most keys counts, of several the highest.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -51,7 +53,13 @@ def available(pyproject: Path, workloads: Collection[str]) -> tuple[Floor, ...]:
 
 
 def resolve(floors: Sequence[Floor], cells: Sequence[Cell], oversubscribed: Callable[[int], bool]) -> dict[Cell, Floor]:
-    """Return the floor of every cell that has one, except on one device or on oversubscribed devices."""
+    """Return the floor of every cell that has one, except on one device or on oversubscribed devices.
+
+    Args:
+        floors: of the configuration.
+        cells: of the run.
+        oversubscribed: whether so many ranks share devices.
+    """
     chosen: dict[Cell, Floor] = {}
     keys = {floor: floor.model_dump(exclude={"efficiency"}, exclude_none=True) for floor in floors}
     for floor in sorted(floors, key=lambda floor: (len(keys[floor]), floor.efficiency)):

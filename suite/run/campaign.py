@@ -12,6 +12,7 @@ import contextlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from suite.base.checkout import CheckoutError
@@ -72,10 +73,7 @@ def measure(
     config = run.plan.config
     hosts = hosts_of(config.devices)
 
-    def note(line: str) -> None:
-        run.notes.append(line)
-        say(line)
-
+    note = partial(_note, run, say)
     sides_of_run = collaborators.sides(config.devices.kind, config.root, config.python_path, hosts, note)
     with collaborators.meter(config.devices) as meter, sides_of_run as sides:
         campaign = _Campaign(run, sides, meter, say, collaborators, grown)
@@ -220,7 +218,7 @@ class _Campaign:
 
     def _carried(self, chosen: Sequence[Cell]) -> tuple[Cell, ...]:
         """Return the cells that the budget can judge; a profile's budget stretches to all of them."""
-        if not self._decisions.keeps_budget:
+        if not self._session_plan.keeps_budget:
             return tuple(chosen)
         return forecast.carried(chosen, self._run.sessions_lacking, self._session_of, self._left_s())
 
@@ -251,7 +249,7 @@ class _Campaign:
         behind, full_profile = {cell: judging.surplus(run, cell) for cell in chosen}, run.plan.config.profile == "full"
         slowest_first = sorted(chosen, key=lambda cell: -behind[cell])
         wanted = attribution.slowest(run, [cell for cell in slowest_first if behind[cell] or full_profile])
-        if wanted and self._decisions.keeps_budget and not attribution.fits(run, wanted, self._left_s()):
+        if wanted and self._session_plan.keeps_budget and not attribution.fits(run, wanted, self._left_s()):
             why = "the budget has no more time than the decision needs; raise --scaling-budget"
             run.unexplained |= dict.fromkeys((target.cell for target in wanted), why)
             return []
@@ -299,7 +297,7 @@ class _Campaign:
             over = run.planned and number >= run.planned
             to_load_s = self._sides.next_load_s - self._sides.loading_s  # more than sessions share, or less
             next_s = self._next_s([*units, *beside]) + to_load_s
-            if over or (self._decisions.keeps_budget and run.sessions and self._left_s() < next_s):
+            if over or (self._session_plan.keeps_budget and run.sessions and self._left_s() < next_s):
                 units = [unit for unit in units if run.never_timed(unit)]
             if not units:
                 break
@@ -344,31 +342,31 @@ class _Campaign:
         run, config = self._run, self._run.plan.config
         left_s = self._left_s() + run.for_slower_cells_s(self._of_figures or 0)
         if self._of_figures is None:
-            self._of_figures = self._decisions.of_figures(number + 1 + left_s / run.session_s)
+            self._of_figures = self._session_plan.of_figures(number + 1 + left_s / run.session_s)
         if run.comparison.bases and number + 1 == max(1, self._of_figures):
             self._compare_alone()
         if left := leave(run, self._bought):
             run.planned = 0  # no look has been taken yet
             self._sessions.replan_blocks()
-            self._note(left)
+            _note(run, self._say, left)
         if not run.planned and (number >= self._of_figures or not run.comparison.bases):
             timed = run.comparison.timed
             units, next_s = [*self._units(timed), *self._on_one(timed)], run.session_s
             if run.comparison.over_budget:
                 next_s = self._next_s(units) or next_s
             more = self._bought(timed).sessions if left else left_s / next_s
-            if run.comparison.bases and self._decisions.keeps_budget and not left and (fitting := self._sessions.fit()):
+            shorter = run.comparison.bases and self._session_plan.keeps_budget and not left
+            if shorter and (fitting := self._sessions.fit()):
                 # The last session also timed the cells that are over budget, so that more than these may fit.
                 more = max(more, fitting) if run.comparison.over_budget else fitting
-            affordable = number + 1 + more
-            run.planned = config.calibrate or self._decisions.sessions(affordable)
+            run.planned = config.calibrate or self._session_plan.sessions(number + 1 + more)
         elif number:
             return
         self._correct_plan(left_s)
 
     def _share_s(self, number: int, *, explained: bool) -> float:
         """Return how long the blocks of a session may take (docs/verdict.md, "Rounds per session")."""
-        share_s = self._decisions.share_s(self._left_s(), self._run.planned - number)
+        share_s = self._session_plan.share_s(self._left_s(), self._run.planned - number)
         return share_s - attribution.added_s(self._run) if share_s and explained else share_s
 
     def _session(
@@ -409,17 +407,13 @@ class _Campaign:
         if not run.comparison.bases:  # otherwise the first sessions alone, or those that find a cell slower
             each = each._replace(wall_s=each.wall_s + attribution.needed_s(run, self._sessions, explained))
         affordable = len(run.sessions) + (self._left_s() - training_s) / each.wall_s
-        planned = run.plan.config.calibrate or self._decisions.sessions(affordable)
+        planned = run.plan.config.calibrate or self._session_plan.sessions(affordable)
         self._say_plan(planned, each, left_out)
 
     def _say_plan(self, planned: int, each: forecast.Length, left_out: Sequence[Cell] = ()) -> None:
         self._shown = forecast.Shown.of(self._run, planned, each)
         for line in forecast.lines(self._run, planned, each, left_out):
-            self._note(line)
-
-    def _note(self, line: str) -> None:
-        self._run.notes.append(line)
-        self._say(line)
+            _note(self._run, self._say, line)
 
     def _correct_plan(self, left_s: float) -> None:
         """Show the plan again where what the last session took makes it another one."""
@@ -429,21 +423,21 @@ class _Campaign:
         each = self._forecast(units)._replace(wall_s=run.session_s if alike else self._next_s(units))
         if not each.wall_s:
             return
-        planned = run.planned or self._decisions.sessions(done + left_s / each.wall_s)
+        planned = run.planned or self._session_plan.sessions(done + left_s / each.wall_s)
         fewer = bool(run.comparison.bases) and planned < self._shown.sessions
         if fewer or self._shown.is_wrong(forecast.Shown.of(run, planned, each)):
             self._say_plan(planned, each)
 
     @property
-    def _decisions(self) -> schedule.Decisions:
+    def _session_plan(self) -> schedule.SessionPlan:
         run, config = self._run, self._run.plan.config
         least = run.sessions_needed if run.comparison.bases else 0
-        return schedule.Decisions(config.budget, least, config.profile, config.calibrate)
+        return schedule.SessionPlan(config.budget, least, config.profile, config.calibrate)
 
     def _bought(self, some: Sequence[Cell]) -> schedule.Price:
         """Return what the rest of the budget buys for these cells."""
         each = self._forecast(self._units(some) + self._on_one(some))
-        lacking = self._decisions.sessions(0) - len(self._run.sessions)
+        lacking = self._session_plan.sessions(0) - len(self._run.sessions)
         fitting = int(self._left_s() / each.wall_s) if each.wall_s else 0
         return schedule.Price(max(1, lacking, fitting), max(1, each.rounds))
 
@@ -457,8 +451,9 @@ class _Campaign:
         run = self._run
         if run.failure(cell) is not None or cell in run.comparison.over_budget:
             return False
-        never_timed = run.never_timed((run.plan.own(cell),))
-        return of_figures or never_timed or (cell not in run.comparison.left and self._undecided(cell))
+        if of_figures or run.never_timed((run.plan.own(cell),)):
+            return True
+        return cell not in run.comparison.left and self._undecided(cell)
 
     def _undecided(self, cell: Cell) -> bool:
         """Return whether a session may decide a cell that has been timed, by its bases or by its floor."""
@@ -488,8 +483,14 @@ class _Campaign:
         fills_budget = run.compares_first and accuracy.trained(run)
         if run.planned and self._comparing and not fills_budget:
             planned_s = (run.planned - len(run.sessions)) * run.session_s + collectives.cost_s(run.plan)
-            left_s = min(left_s, planned_s) if self._decisions.keeps_budget else planned_s
+            left_s = min(left_s, planned_s) if self._session_plan.keeps_budget else planned_s
         self._say(f"{what}; {f'at most {left_s / 60:.1f} min left' if left_s > 0 else 'past the budget'}")
+
+
+def _note(run: Observations, say: Say, line: str) -> None:
+    """Keep a line for the record, and say it."""
+    run.notes.append(line)
+    say(line)
 
 
 def _arms(units: Sequence[tuple[Arm, ...]]) -> list[Arm]:

@@ -22,15 +22,15 @@ ONE_IN = 4  # where accepted commits are rebuilt, at most a quarter of the sessi
 MAX_SESSIONS = {"quick": 6, "full": 20}  # where nothing can be decided, more sessions only narrow the intervals
 LEAVE_AFTER = 2  # sessions: the last ones before the first look
 HOPELESS = 0.2  # a cell may leave where it is less probable that it passes, if its step is as long as the base's
-SETTLED = 2  # degrees of freedom of what all cells show, in what a cell's own windows show of its scatter
+SHARED_DF = 2  # what all cells show of the scatter of windows counts as so many degrees of freedom of a cell's own
 BETWEEN = 0.005  # SD between sessions that is assumed at least, as on machines at rest
 
 Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
-class Decisions:
-    """What the sessions of a run are for.
+class SessionPlan:
+    """How many sessions a run has, and how long one may take.
 
     Attributes:
         budget: of the run.
@@ -127,7 +127,7 @@ def scatters(middles: Mapping[Key, Sequence[Middle]], rounds: float) -> dict[Key
     if not known:
         return {}
     usual = geometric_mean(own for own, _ in known.values())
-    within = {key: (df * own + SETTLED * usual) / (df + SETTLED) for key, (own, df) in known.items()}
+    within = {key: (df * own + SHARED_DF * usual) / (df + SHARED_DF) for key, (own, df) in known.items()}
     # What two sessions show of a variance is as uncertain as it is large, so that quiet cells count most.
     several = [key for key in known if len(middles[key]) > 1]
     weights = {key: within[key] ** -2 for key in several}

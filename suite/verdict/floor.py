@@ -9,6 +9,8 @@ cannot show. Where runs differ by an SD of 1 %, 2 % and 3 %, a cell exactly at i
 of runs (tests/suite/plan/test_floors.py).
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 
@@ -20,10 +22,18 @@ RUN_SD = 0.02  # of ln E between runs of equal code on one machine, assumed
 
 
 def floor(logs: Sequence[float], minimum: float, comparisons: int, planned: int, tolerance: float = 0.05) -> Verdict:
-    """Judge a cell, which is not oversubscribed, by ln E of each session so far; `minimum` is a fraction.
+    """Judge a cell's efficiency against the least that is asked of it; not for oversubscribed cells.
 
-    Of the run `comparisons` can fail, and its budget allows `planned` sessions. The verdict has no ratio; an
-    INCONCLUSIVE one has as `lacking` how many more sessions would decide, planned or not.
+    Args:
+        logs: ln E of each session so far.
+        minimum: the floor, as a fraction (0.8 for 80 %).
+        comparisons: how many of the run can fail.
+        planned: sessions that the budget allows.
+        tolerance: m; an efficiency of `minimum / (1 + m)` must be found.
+
+    Returns:
+        A verdict without a ratio. Where it is INCONCLUSIVE, `lacking` is how many more sessions would decide, whether
+        they are planned or not.
     """
     if len(logs) < FIRST_LOOK:
         few = f"efficiency: {len(logs)} session(s) measured, a floor of {minimum:.2f} needs {FIRST_LOOK}"
@@ -51,7 +61,10 @@ def floor(logs: Sequence[float], minimum: float, comparisons: int, planned: int,
 
 
 def _half_width(variance: float, sessions: int, alpha: float) -> float:
-    """Return the distance of a one-sided bound, with degrees of freedom by Satterthwaite (1946); `RUN_SD` is given."""
+    """Return the distance of a one-sided bound after so many sessions, where f of one session has this variance.
+
+    Degrees of freedom by Satterthwaite (1946): the sessions' part has one less than there are, `RUN_SD` is given.
+    """
     own = variance / sessions
     both = own + RUN_SD**2
     df = (sessions - 1) * (both / own) ** 2 if own else math.inf

@@ -13,7 +13,7 @@ from suite.plan.config import Budget
 from suite.records.record import CellRecord
 from suite.run import results, schedule
 from suite.run.observations import Observations
-from suite.run.schedule import BETWEEN, Decisions, Price, Scatter, leaving, scatters
+from suite.run.schedule import BETWEEN, Price, Scatter, SessionPlan, leaving, scatters
 from suite.verdict import Middle, Outcome
 from tests.support.measurements import AGAINST
 from tests.support.stub_gpus import TRAINERS, Costs, Machine
@@ -23,13 +23,13 @@ QUIET, NOISY = Scatter(0.01**2, BETWEEN**2, 4, 2), Scatter(0.15**2, BETWEEN**2, 
 
 
 @pytest.mark.parametrize(
-    ("decisions", "affordable", "sessions"),
+    ("plan", "affordable", "sessions"),
     [
-        (Decisions(Budget(180), 4, "quick"), 2.5, 4),
-        (Decisions(Budget(180, fixed=True), 4, "quick"), 2.5, 2),
-        (Decisions(Budget(180), 4, "quick"), 9.9, 9),
-        (Decisions(Budget(180), 0, "quick"), 9.9, 6),
-        (Decisions(Budget(180), 0, "full"), 99.0, 20),
+        (SessionPlan(Budget(180), 4, "quick"), 2.5, 4),
+        (SessionPlan(Budget(180, fixed=True), 4, "quick"), 2.5, 2),
+        (SessionPlan(Budget(180), 4, "quick"), 9.9, 9),
+        (SessionPlan(Budget(180), 0, "quick"), 9.9, 6),
+        (SessionPlan(Budget(180), 0, "full"), 99.0, 20),
     ],
     ids=[
         "a profile stretches",
@@ -39,15 +39,15 @@ QUIET, NOISY = Scatter(0.01**2, BETWEEN**2, 4, 2), Scatter(0.15**2, BETWEEN**2, 
         "in the full profile more",
     ],
 )
-def test_sessions(decisions: Decisions, affordable: float, sessions: int) -> None:
-    assert decisions.sessions(affordable) == sessions
+def test_sessions(plan: SessionPlan, affordable: float, sessions: int) -> None:
+    assert plan.sessions(affordable) == sessions
 
 
 def test_a_session_has_its_share_of_what_is_left() -> None:
-    compares = Decisions(Budget(180), 4, "quick")
+    compares = SessionPlan(Budget(180), 4, "quick")
     assert compares.share_s(100.0, 4) == 25.0
-    assert compares.share_s(100.0, 0) == Decisions(Budget(180), 0, "quick").share_s(100.0, 4) == 0.0
-    assert Decisions(Budget(180), 4, "quick", exactly=7).share_s(100.0, 4) == 0.0
+    assert compares.share_s(100.0, 0) == SessionPlan(Budget(180), 0, "quick").share_s(100.0, 4) == 0.0
+    assert SessionPlan(Budget(180), 4, "quick", exactly=7).share_s(100.0, 4) == 0.0
 
 
 def test_what_windows_show_is_a_cells_own_and_what_sessions_add_is_that_of_all() -> None:
