@@ -21,7 +21,7 @@ from suite.verdict.spread import MOST_DF, Middle
 ONE_IN = 4  # where accepted commits are rebuilt, at most a quarter of the sessions also times what the figures need
 MAX_SESSIONS = {"quick": 6, "full": 20}  # where nothing can be decided, more sessions only narrow the intervals
 LEAVE_AFTER = 2  # sessions: the last ones before the first look
-HOPELESS = 0.2  # a cell may leave where it is less probable that it passes, if its step is as long as the base's
+HOPELESS = 0.2  # a cell may leave if it would pass less often than this, its step being as long as the base's
 SHARED_DF = 2  # what all cells show of the scatter of windows counts as so many degrees of freedom of a cell's own
 BETWEEN = 0.005  # SD between sessions that is assumed at least, as on machines at rest
 
