@@ -23,7 +23,7 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 346, 26, 190
 STYLES = MAX_SERIES // 2  # colours, markers and dashes; as many series again are drawn hollow
 MAX_NAME = 80  # characters of a series' name
 BAND_FROM = 30  # points: from here on an interval is a band, because whiskers would touch
-MAX_NUMBERS = 1_000  # rows of a chart's table
+MAX_NUMBERS = 100  # rows of a chart's table, the last ones
 MAX_TICKS = 10
 DODGE = 5  # pixels between series at the same place
 DODGED_UP_TO = 8  # points of a series: more are too close to each other for it
@@ -64,7 +64,7 @@ def figure(chart: Chart) -> Markup:
         "drawn": draw(chart),
         "marks": [(x(mark.x), mark.label) for mark in chart.marks],
         "left_out": sum(not _drawable(chart, point) for _, point in points),
-        "numbers": rows[:MAX_NUMBERS],
+        "numbers": rows[-MAX_NUMBERS:],
     }
     return Markup(environment().get_template("chart.html.j2").render(content))  # noqa: S704 - the template escapes
 
