@@ -210,15 +210,18 @@ class Accuracy(Part):
 
 
 class CheckRecord(Part):
-    """The outcome of one rule for a cell: its time against a base, a floor, an accuracy."""
+    """The outcome of one rule for a cell: its time against a base, a floor, an accuracy.
+
+    `kind` is that of the reason (`suite.verdict.reasons.Kind`), for programs; "" where a rule has one reason only.
+    """
 
     rule: str
     against: str
     outcome: Outcome
     reason: str
+    kind: str = ""
     ratio: IntervalRecord | None = None
     counts: bool = True  # whether it decides the cell, or is only shown
-    widened: bool = False  # of the machine: efficiency fell, and nothing became slower
 
 
 class BarRecord(Part):

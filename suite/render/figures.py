@@ -19,7 +19,7 @@ from suite.records.record import Accuracy, CellRecord, Environment, Machine, Rec
 from suite.room.conditions import disturbed
 from suite.room.hardware import Card
 from suite.verdict import GRAVEST_FIRST, Outcome
-from suite.verdict.metrics import Bounds
+from suite.verdict.metrics import Bounds, Interval
 
 COLUMNS = (
     "cell", "k", "verdict", "time / base", "samples/s", "tokens/s", "TFLOP/s a device", "sec/epoch", "efficiency",
@@ -177,6 +177,19 @@ def some(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
+def gain(cell: CellRecord) -> Bounds | None:
+    """Return how many times the work of one device a cell does; of a script, which has no plain trainer, k E_k."""
+    if not cell.runs_script:
+        return cell.speedup
+    k = cell.world_size
+    if k == 1:
+        return None if cell.samples_per_s is None else Interval(1.0)
+    own = cell.efficiency
+    if own is None or own.low is None or own.high is None:
+        return None if own is None else Interval(k * own.estimate)
+    return Interval(k * own.estimate, k * own.low, k * own.high)
+
+
 def accuracy(cell: CellRecord, *, shortened: bool = False) -> str:
     """Return the accuracy after the last epoch, marked with a star where the recipe was cut short."""
     return "-" if cell.accuracy is None else f"{number(cell.accuracy, '.3f')}{'*' if shortened else ''}"
@@ -286,6 +299,15 @@ def compared_with(record: Record) -> str:
     others = {base.versions.get("torch", own) for base in record.bases} - {own}
     versions = f" (torch {', '.join(map(str, others))} against {own})" if others else ""
     return f"{record.against}{versions}, in the same sessions"
+
+
+def quiet(record: Record) -> str:
+    """Return in a few words how quiet the machine was during the measurement."""
+    blocks = [conditions for session in record.sessions for conditions in session.conditions]
+    if not blocks:
+        return "what else used the machine is not known"
+    marked = sum(1 for conditions in blocks if disturbed(conditions))
+    return f"others disturbed {marked} of {plural(len(blocks), 'block')}" if marked else "the machine was quiet"
 
 
 def disturbances(record: Record) -> str:

@@ -102,7 +102,7 @@ def asked(record: Record) -> Intervals | Chart | None:
         title = f"Time / {base(record)}; the dashed line is the tolerance"
         return Intervals(title, tuple(rows[:MOST]), rules, len(rows[MOST:]))
     timed = [cell for cell in cells if cell.samples_per_s is not None]
-    several = [cell for cell in timed if cell.world_size > 1 and cell.speedup is not None]
+    several = [cell for cell in timed if cell.world_size > 1 and figures.gain(cell) is not None]
     if several:
         workload = max(several, key=lambda cell: cell.world_size).workload
         if (chart := speedups(record, workload)) is not None:
@@ -127,11 +127,12 @@ def worst(record: Record) -> CellRecord | None:
     return failed[0] if failed else max(apart, key=_lost, default=None)
 
 
-def _lost(cell: CellRecord) -> float:
+def _lost(cell: CellRecord) -> tuple[bool, float]:
+    """Return whether a part is known to cost time, and which share of the step is lost."""
     fall = cell.own_waterfall
     if fall is None or fall.measured_s.estimate <= 0:
-        return 0.0
-    return 1 - fall.ideal_s.estimate / fall.measured_s.estimate
+        return False, 0.0
+    return fall.named is not None, 1 - fall.ideal_s.estimate / fall.measured_s.estimate
 
 
 def lost(record: Record) -> Stack | None:
@@ -164,11 +165,13 @@ def _notes(record: Record) -> Iterable[str]:
 
 
 def _answers(record: Record) -> Iterable[tuple[str, str]]:
-    facts = {fact.name: fact.lines for fact in lead.facts(record, "cells", "machine")}
+    facts = {fact.name: fact.lines for fact in lead.facts(record, "cells")}
     if right := facts.get("Is it right?"):
         yield "Right?", right[0]
-    if sure := facts.get("How sure?"):
-        yield "How sure?", " ".join(sure[:2])
+    sessions = len(record.sessions)
+    if sessions:
+        over = f"95 % intervals over {sessions} sessions of fresh processes"
+        yield "How sure?", f"{over if sessions > 1 else 'One session shows no interval'}; {figures.quiet(record)}."
 
 
 def _muted(record: Record) -> Iterable[str]:

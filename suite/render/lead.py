@@ -18,7 +18,6 @@ from suite.records import baselines, counters, memory
 from suite.records.record import (
     BarRecord,
     CellRecord,
-    IntervalRecord,
     Machine,
     Record,
     oversubscribed_mark,
@@ -29,6 +28,7 @@ from suite.render.figures import interval, number, plural, size, some
 from suite.room import hardware
 from suite.verdict import Outcome
 from suite.verdict.diagnose import bar_name, outdone
+from suite.verdict.metrics import Bounds
 
 MOST = 6  # lines of a fact, and names in a line
 MOST_FOLDED = 200  # further lines of the facts of a section
@@ -94,16 +94,16 @@ def title(record: Record) -> str:
         failed = sum(1 for sweep in record.collectives if sweep.error)
         swept = f"{plural(len(record.collectives), 'sweep')} of collectives"
         return f"{swept}, {failed} ERROR" if failed else swept
-    sped = [cell for cell in record.cells if cell.speedup is not None and not cell.oversubscribed]
+    sped = [cell for cell in record.cells if figures.gain(cell) is not None and not cell.oversubscribed]
     if figures.is_compared(record) or not sped:
         return figures.headline(cell.outcome for cell in record.cells)
-    most = max(sped, key=lambda cell: (cell.world_size, _estimate(cell.speedup)))
+    most = max(sped, key=lambda cell: (cell.world_size, _estimate(figures.gain(cell))))
     alike = [cell for cell in sped if (cell.workload, cell.world_size) == (most.workload, most.world_size)]
     best = max(alike, key=lambda cell: _estimate(cell.samples_per_s))  # as in "How fast?"
     if best.world_size == 1:
         return f"{best.workload} on one device, {figures.speed(best)}"
-    times = interval(best.speedup, ".2f", bounds=False)
-    where = f"on {plural(best.world_size, 'device')} as the plain trainer on one"
+    times = interval(figures.gain(best), ".2f", bounds=False)
+    where = f"on {plural(best.world_size, 'device')} as {'' if best.runs_script else 'the plain trainer '}on one"
     what = best.workload
     if ":" in best.trainer and best.workload in _not_named(record):
         what = f"{figures.names(record)[best.trainer]} on the built-in {best.workload}"
@@ -168,7 +168,7 @@ def _shortened(name: str, lines: tuple[str, ...]) -> Fact:
     return Fact(name, (*lines[: MOST - 1], f"and {len(left_out)} more, below"), left_out)
 
 
-def _estimate(value: IntervalRecord | None) -> float:
+def _estimate(value: Bounds | None) -> float:
     return value.estimate if value else 0.0
 
 

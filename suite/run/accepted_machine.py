@@ -57,8 +57,8 @@ def check(
         against="accepted runs of this host",
         outcome=verdict.outcome,
         reason="; ".join(filter(None, why)),
+        kind=verdict.why.kind,
         counts=fails,
-        widened=verdict.widened,
     )
 
 

@@ -28,6 +28,7 @@ from suite.run.schedule import LEAVE_AFTER
 from suite.verdict import GRAVEST_FIRST, Outcome, Verdict, metrics
 from suite.verdict.floor import floor
 from suite.verdict.outcome import ALPHA_WARN
+from suite.verdict.reasons import Reason
 from suite.verdict.tail import Tail, tail
 
 RULE_AGAINST: dict[Side, str] = {"base": "time", "pinned": "drift"}
@@ -147,7 +148,7 @@ def warning(run: Observations, cell: Cell) -> str:
 
 def widened(run: Observations, cell: Cell) -> str:
     """Return in words that the accepted commit's efficiency fell, and its step is not clearly longer; else ""."""
-    return next((check.reason for check in run.stored.get(cell, ()) if check.widened), "")
+    return next((check.reason for check in run.stored.get(cell, ()) if check.kind == "gap widened"), "")
 
 
 def slow_tail(run: Observations, cell: Cell) -> Tail | None:
@@ -166,20 +167,22 @@ def _time(run: Observations, cell: Cell, side: Side) -> CheckRecord:
         against=run.comparison.bases[side].label,
         outcome=judged.outcome,
         reason=judged.reason,
+        kind=judged.why.kind,
         ratio=judged.ratio and interval(judged.ratio),
     )
 
 
 def _left(run: Observations, cell: Cell, side: Side) -> CheckRecord:
     seen, needed = against(run, cell, side), run.comparison.left[cell]
-    more_s = None if needed is None else (needed - LEAVE_AFTER) * run.session_s
-    remedy = "a quieter machine" if more_s is None else f"about {more_s / 60:.1f} more minutes"
+    of = {"sessions": float(LEAVE_AFTER)}
+    if needed is not None:
+        of["more_s"] = (needed - LEAVE_AFTER) * run.session_s
     return CheckRecord(
         rule=RULE_AGAINST[side],
         against=run.comparison.bases[side].label,
         outcome=Outcome.INCONCLUSIVE,
-        reason=f"too noisy for this budget: it needs {remedy}, and left its time to other cells after {LEAVE_AFTER} "
-        "sessions; raise --scaling-budget, or select it alone (-k)",
+        reason=str(Reason("left", of)),
+        kind="left",
         ratio=seen.ratio and interval(seen.ratio),
     )
 
@@ -189,14 +192,13 @@ def _over_budget(run: Observations, cell: Cell) -> CheckRecord:
     side = list(arms)[1]  # the newest commit, or the pinned one where it is alone
     judged, left_out = len(run.comparison.judged), len(run.comparison.over_budget)
     seen = against(run, cell, side).ratio if cell in run.comparison.cells and arms[side] not in run.lost else None
+    of = {"budget_s": run.plan.config.budget.seconds, "judged": judged, "cells": judged + left_out}
     return CheckRecord(
         rule=RULE_AGAINST[side],
         against=run.comparison.bases[side].label,
         outcome=Outcome.INCONCLUSIVE,
-        reason=(
-            f"not judged: budget; {run.plan.config.budget.seconds:.0f} s are spent on {judged} of {judged + left_out} "
-            f"cells{run.comparison.room}: raise --scaling-budget, or select fewer cells"
-        ),
+        reason=str(Reason("over budget", of, {"room": run.comparison.room})),
+        kind="over budget",
         ratio=seen and interval(seen),
     )
 
@@ -208,9 +210,8 @@ def _floor(run: Observations, cell: Cell) -> CheckRecord:
     judged = floor(logs, minimum, kept.comparisons, kept.planned, kept.tolerance)
     reason = judged.reason
     if judged.outcome is Outcome.INCONCLUSIVE:
-        more_s = kept.more_s(judged.lacking)
-        enough = f"add {math.ceil(more_s)} s to the budget, or use" if math.isfinite(more_s) else "it takes"
-        reason += f"; {enough} a quieter machine or a larger tolerance"
+        reason = str(judged.why._replace(numbers={**judged.why.numbers, "more_s": kept.more_s(judged.lacking)}))
         if failed := run.lost.get(own.on_one):
             reason = f"efficiency: its one-device arm failed: {failed.cause}"
-    return CheckRecord(rule="floor", against=f"efficiency {minimum:g}", outcome=judged.outcome, reason=reason)
+    against = f"efficiency {minimum:g}"
+    return CheckRecord(rule="floor", against=against, outcome=judged.outcome, reason=reason, kind=judged.why.kind)

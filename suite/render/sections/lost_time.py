@@ -89,6 +89,7 @@ def waterfall(cell: CellRecord) -> list[Block]:
 def stack(cell: CellRecord) -> Stack:
     """Return the steps of a cell's sides as stacked bars: the ideal, and what comes on top of it."""
     factor, unit = _unit(cell.waterfalls)
+    form = ".2f" if factor * cell.waterfalls[0].measured_s.estimate < 10 else ".1f"
     bars = []
     for side in cell.waterfalls:
         pieces = [("ideal", side.ideal_s), *((bar_name(bar.causes), bar.step_s) for bar in side.bars)]
@@ -97,7 +98,7 @@ def stack(cell: CellRecord) -> Stack:
                 side.side,
                 f"{figures.interval(side.measured_s, '.3g', factor=factor, bounds=False)} {unit} a step",
                 tuple(
-                    Piece(name, value.estimate * factor, f"{name} {_text(value, side, factor, bounds=False)} {unit}")
+                    Piece(name, value.estimate * factor, f"{name} {_text(value, side, factor, form)} {unit}")
                     for name, value in pieces
                 ),
             )
@@ -150,12 +151,12 @@ def _bounds(value: IntervalRecord | None) -> tuple[float, float] | None:
     return None if value is None or value.low is None or value.high is None else (value.low, value.high)
 
 
-def _text(value: IntervalRecord | None, side: WaterfallRecord, factor: float, *, bounds: bool = True) -> str:
+def _text(value: IntervalRecord | None, side: WaterfallRecord, factor: float, form: str = ".2f") -> str:
     """Return a part; "not known" where its interval reaches further to a side than the step is long."""
     ends = _bounds(value)
     if ends is not None and ends[1] - ends[0] > 2 * abs(side.measured_s.estimate):
         return "not known"
-    return figures.interval(value, ".2f", factor=factor, bounds=bounds)
+    return figures.interval(value, form, factor=factor)
 
 
 def _change(values: Sequence[IntervalRecord | None], factor: float) -> str:

@@ -74,11 +74,11 @@ def test_three_questions_are_answered_by_the_first_screen_of_a_recorded_run_alon
 def test_the_cause_of_a_fail_is_in_both_pictures_of_the_page_and_in_words() -> None:
     header = Page(html.render(compared())).one("header").text
     assert "ddp-lenet-strong-2 is 20.0 % [14.0, 26.0] slower than main" in header
-    assert "exchange 11.20 ms" in header
-    assert "exchange 5.60 ms" in header
+    assert "exchange 11.2 [9.0, 13.4] ms" in header
+    assert "exchange 5.6 [4.5, 6.7] ms" in header
     assert "ddp-lenet-strong-2: the exchange costs 11.2 ms a step" in header
     titles = [element.text for element in Page(html.render(compared())).all("title")[1:]]
-    assert "exchange 11.20 ms" in titles
+    assert "exchange 11.2 [9.0, 13.4] ms" in titles
 
 
 @pytest.mark.parametrize("plain", [False, True])
