@@ -30,6 +30,7 @@ def test_a_mutant_is_found(mutant: Entry, bench: Bench, monkeypatch: pytest.Monk
         assert search(mutant.killed_by, mutant.function()).finding
 
 
+@pytest.mark.nightly
 def test_a_gradient_larger_than_a_bucket_is_found_in_low_precision_too(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
-import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -42,16 +41,6 @@ class OnHalfShards(MeanOfMeans):
     """Says something that there is not."""
 
     shards: ClassVar[Any] = 0.5
-
-
-class HalvesOnSeveral(OnEqualShards):
-    """Wrong on equal shards, too."""
-
-    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        return super().step(X, y, 2 * global_batch_size)
-
-    def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(output, y) / 2
 
 
 def test_a_failure_of_unequal_shards_names_the_setting(bench: Bench) -> None:

@@ -335,7 +335,7 @@ def test_every_case_that_is_put_to_trainers_can_be_read(check: str, oracle: str,
     if trains == "tokens" and check in draw.WITHOUT_TEXTS:
         return
 
-    @settings(max_examples=30)
+    @settings(max_examples=10)
     @given(draw.cases(check, MOST_REPLICAS, oracle, trains))
     def read(case: Case) -> None:
         assert Case.from_json(json.loads(str(case))) == case

@@ -179,7 +179,6 @@ IN_EVAL = "compared in eval mode, where one device and 2 agree; in training mode
         ("Trains", "batch_norm", ""),
         ("Toggles", "batch_norm", ""),
         ("Synchronises", "batch_norm", ""),
-        ("Trains", "batch_norm_2d", ""),
         ("Trains", "batch_norm_3d", ""),
         ("Trains", "without_statistics", ""),
         ("Trains", "instance_norm", ""),
