@@ -18,8 +18,7 @@ from scipy import stats
 
 from suite.records.calibration import spread_of
 from suite.verdict import ALPHA_FAIL, ALPHA_PASS, Learned, Middle, Outcome, Terms, paired
-from tests.support.rates import exceeds
-from tests.support.windows import middles_of, windows_of
+from tests.support.rates import exceeds, middles_of, windows_of
 
 TOLERANCE = 0.05
 MARGIN = math.log1p(TOLERANCE)
