@@ -6,7 +6,7 @@ over the number of devices, or the speed of each cell where there is one device 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from suite.records.record import CellRecord, Record
 from suite.render import figures, lead
@@ -16,11 +16,11 @@ from suite.render.sections.cells import once
 from suite.render.sections.lost_time import stack
 from suite.render.sections.scaling import speedups
 from suite.verdict import Outcome
+from suite.verdict.metrics import Bounds
 
 MOST = 12  # cells in the picture
-MOST_NOTES = 3
-MOST_STEPS = 3  # commands in view
 MOST_NAMES = 3
+SLOWER = ("time", "drift")  # the rules that fail a cell for being slower than a base
 
 
 def first(record: Record) -> First:
@@ -50,25 +50,33 @@ def sentence(record: Record) -> str:
     """Return the answer in a sentence: which cell is slower and by how much, or what a first run measured."""
     if not figures.is_compared(record):
         return lead.title(record)
-    worst = figures.gravest_first(record.cells)[0]
-    if worst.outcome is Outcome.FAIL:
-        slower = _slower_first(cell for cell in record.cells if cell.outcome is Outcome.FAIL)
-        worst = slower[0] if slower else worst
-        more = sum(1 for cell in record.cells if cell.outcome is Outcome.FAIL) - 1
-        others = f", and {plural(more, 'other cell')} fail{'s' if more == 1 else ''} too" if more else ""
-        if slower and any(check.rule in ("time", "drift") and check.outcome is Outcome.FAIL for check in worst.checks):
-            return f"{worst.label} is {_percent(worst)} slower than {base(record)}{others}"
-        return f"{worst.label}: {worst.reason}{others}"
-    if worst.outcome is Outcome.ERROR:
-        failed = [cell.label for cell in record.cells if cell.outcome is Outcome.ERROR]
-        return f"{some(failed, MOST_NAMES)} could not be measured"
-    if worst.outcome is Outcome.INCONCLUSIVE:
-        open_ = sum(1 for cell in record.cells if cell.outcome is Outcome.INCONCLUSIVE)
-        return (
-            f"{open_} of {plural(len(record.cells), 'cell')} {'is' if open_ == 1 else 'are'} not decided; none failed"
-        )
+    of = {outcome: [cell for cell in record.cells if cell.outcome is outcome] for outcome in Outcome}
+    if failed := of[Outcome.FAIL]:
+        return _failed(record, failed)
+    if lost_cells := of[Outcome.ERROR]:
+        return f"{some([cell.label for cell in lost_cells], MOST_NAMES)} could not be measured"
+    if undecided := len(of[Outcome.INCONCLUSIVE]):
+        are = "is" if undecided == 1 else "are"
+        return f"{undecided} of {plural(len(record.cells), 'cell')} {are} not decided; none failed"
     tolerance = number(record.tolerance, ".1%").replace(".0%", "%").replace("%", " %")
-    return f"No cell is slower than {base(record)} by the tolerance of {tolerance}"
+    none = "No cell" if not of[Outcome.NO_BASELINE] else f"None of the {len(of[Outcome.PASS])} cells that have a base"
+    return f"{none} is slower than {base(record)} by the tolerance of {tolerance}"
+
+
+def _failed(record: Record, failed: Sequence[CellRecord]) -> str:
+    """Return which cell failed most, by how much it is slower or else why it failed, and how many others failed."""
+    more = len(failed) - 1
+    others = f", and {plural(more, 'other cell')} fail{'s' if more == 1 else ''} too" if more else ""
+    slower = [
+        (check.ratio, cell, check.against)
+        for cell in failed
+        for check in cell.checks
+        if check.rule in SLOWER and check.outcome is Outcome.FAIL and check.ratio is not None
+    ]
+    if not slower:
+        return f"{failed[0].label}: {failed[0].reason}{others}"
+    ratio, cell, against = max(slower, key=lambda each: each[0].estimate)
+    return f"{cell.label} is {_percent(ratio)} slower than {record.against or against}{others}"
 
 
 def base(record: Record) -> str:
@@ -76,11 +84,8 @@ def base(record: Record) -> str:
     return record.against or "the accepted runs"
 
 
-def _percent(cell: CellRecord) -> str:
+def _percent(ratio: Bounds) -> str:
     """Return by how much a cell is slower, with its interval: '10.3 % [8.1, 12.4]'."""
-    ratio = cell.slowdown
-    if ratio is None:
-        return "-"
     text = f"{number(100 * (ratio.estimate - 1), '.1f')} %"
     if ratio.low is None or ratio.high is None:
         return text

@@ -73,7 +73,7 @@ def test_three_questions_are_answered_by_the_first_screen_of_a_recorded_run_alon
 
 def test_the_cause_of_a_fail_is_in_both_pictures_of_the_page_and_in_words() -> None:
     header = Page(html.render(compared())).one("header").text
-    assert "ddp-lenet-strong-2 is 20.0 % [14.0, 26.0] slower than main" in header
+    assert "ddp-lenet-strong-2 is 20.0 % [17.6, 22.4] slower than main" in header
     assert "exchange 11.2 [9.0, 13.4] ms" in header
     assert "exchange 5.6 [4.5, 6.7] ms" in header
     assert "ddp-lenet-strong-2: the exchange costs 11.2 ms a step" in header
@@ -106,9 +106,19 @@ class TestSentence:
         cells = records.matrix(
             outcome="FAIL", slowdown=records.interval(1.1), checks=[records.check(outcome="FAIL", ratio=1.1)]
         )
-        cells[2]["slowdown"] = records.interval(1.3)
+        cells[2]["checks"] = [records.check(outcome="FAIL", ratio=1.3)]
         text = sentence(records.make(against="main", cells=cells))
-        assert text == "ddp-lenet-weak-1 is 30.0 % [23.5, 36.5] slower than main, and 3 other cells fail too"
+        assert text == "ddp-lenet-weak-1 is 30.0 % [27.4, 32.6] slower than main, and 3 other cells fail too"
+
+    def test_a_slow_drift_is_measured_against_the_pinned_run(self) -> None:
+        drift = records.check(rule="drift", against="commit abc1234", outcome="FAIL", ratio=1.08)
+        cell = records.cell(outcome="FAIL", slowdown=records.interval(1.01), checks=[records.check(), drift])
+        text = sentence(records.make(cells=[cell]))
+        assert text == "ddp-lenet-strong-1 is 8.0 % [5.8, 10.2] slower than commit abc1234"
+
+    def test_cells_without_a_base_are_not_said_to_be_as_fast(self) -> None:
+        cells = [records.cell(outcome="PASS"), records.cell(world_size=2)]
+        assert sentence(records.make(cells=cells)).startswith("None of the 1 cells that have a base is slower than")
 
     @pytest.mark.parametrize(
         ("cell", "said"),

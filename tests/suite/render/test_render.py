@@ -96,7 +96,7 @@ def test_trainers_with_the_same_class_name_have_names_of_their_own_in_every_outp
 
 def test_the_summary_begins_with_the_verdict_and_folds_every_section_but_the_cells() -> None:
     text = markdown.render(records.full(interrupted=True))
-    assert text.startswith("# Scaling: ❌ FAIL: ddp-lenet-strong-2 is 20.0 % [14.0, 26.0] slower than main\n")
+    assert text.startswith("# Scaling: ❌ FAIL: ddp-lenet-strong-2 is 20.0 % [17.6, 22.4] slower than main\n")
     assert "**Cut short: what follows was measured before the run was interrupted.**" in text
     assert "Timed on lenet: synthetic (60,000 samples)." in text
     assert re.findall("^## (.*)", text, re.MULTILINE) == ["Cells"]
