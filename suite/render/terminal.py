@@ -18,7 +18,7 @@ FIRST_ROWS = 6  # of its picture
 NAME = 36  # characters of a name in a picture
 BAR = 24  # characters of a drawn bar
 STACK = 40  # and of a stacked one
-FILLS = "█▓▒░▚▞"
+FILLS = "█▓▒░▚▞▄▌"
 
 
 def render(record: Record, width: int, *, color: bool, plain: bool = False) -> str:
@@ -159,7 +159,7 @@ def _stack(picture: Stack, *, plain: bool) -> Iterator[str]:
     """Yield each bar, and in words the first one's pieces of at least `WORTH_SAYING` of it; fillings are the same."""
     yield _cut(picture.title)
     names = list(dict.fromkeys(piece.name for bar in picture.bars for piece in bar.pieces))
-    fills = "#=+:%@" if plain else FILLS
+    fills = "#=+:%@*o" if plain else FILLS
     longest = max(sum(max(piece.size, 0.0) for piece in bar.pieces) for bar in picture.bars) or 1.0
     width = max(len(bar.name) for bar in picture.bars)
     for bar in picture.bars:
