@@ -81,6 +81,7 @@ class Case:
     moved_by: float = 0.0  # a variant keeps the order, and its features and first weights differ by this share at most
     resumed: int | None = None  # the step before which the trainer is saved, and another instance goes on from there
     part: tuple[int, int, int] | None = None  # (step, rank, ranks): in this step only the samples of one of so many
+    shares_draws: bool = False  # in every step a sample gets the random numbers that one device would draw for it
 
     @property
     def drops(self) -> bool:

@@ -55,6 +55,7 @@ CASE: dict[str, Rule] = {
     "moved_by": ("a number from 0 to 1", lambda value: type(value) in (int, float) and 0 <= value <= 1),
     "resumed": STEP,
     "part": _or_none(("[step, rank, ranks]", lambda value: len(value) == 3 and all(map(_whole(0, 99)[1], value)))),
+    "shares_draws": FLAG,
 }
 NET: dict[str, Rule] = {
     "inputs": _whole(1, 2**17),

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,16 +31,29 @@ from suite.room import accelerator
 Record = dict[str, Any]
 
 
+class Lesson(NamedTuple):
+    """What a model is trained on.
+
+    Attributes:
+        minibatches: whole ones, on the CPU; a rank of several takes its shard.
+        lr: learning rate.
+        draws_from: a seed; every step then draws for its samples what one device would (`suite.properties.draws`).
+        spare: more minibatches, which are trained until something was learned, and leave nothing but that.
+    """
+
+    minibatches: Sequence[tuple[Nest, Nest]]
+    lr: float
+    draws_from: int | None = None
+    spare: Sequence[tuple[Nest, Nest]] = ()
+
+
 def observe(
     trainer: type[Any],
     devices: Sequence[torch.device],
     model: nn.Module,
-    minibatches: Sequence[tuple[Nest, Nest]],
-    lr: float,
+    lesson: Lesson,
     rank: int = 0,
     world_size: int = 1,
-    draws_from: int | None = None,
-    spare: Sequence[tuple[Nest, Nest]] = (),
 ) -> Record:
     """Train minibatches, one a step.
 
@@ -48,12 +61,9 @@ def observe(
         trainer: a class that `suite.properties.contract.load_trainer` returned.
         devices: of this process.
         model: with this rank's initial weights.
-        minibatches: whole ones, on the CPU; a rank of several takes its shard.
-        lr: learning rate.
+        lesson: the minibatches, the same on every rank.
         rank: of this process.
         world_size: how many processes there are; 1 for a trainer of one process.
-        draws_from: a seed; every step then draws for its samples what one device would (`suite.properties.draws`).
-        spare: more minibatches, which are trained until something was learned, and leave nothing but that.
 
     Returns:
         Plain values and tensors on the CPU:
@@ -70,6 +80,7 @@ def observe(
         suite.properties.contract.ContractError: the trainer breaks the protocol.
         Exception: what the trainer or the model raises.
     """
+    minibatches, lr, draws_from, spare = lesson
     made = trainer(model, list(devices), lr=lr)
     contract.check_instance(made, list(devices))
     first = calling.unwrapped(made.replicas[0])

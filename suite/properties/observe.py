@@ -50,7 +50,6 @@ def observe(
     *,
     check: str = "",
     plain: bool = False,
-    shares_draws: bool = False,
 ) -> tuple[Observation, Loss | None]:
     """Train the steps of a case.
 
@@ -61,8 +60,6 @@ def observe(
         rank: of this process; every rank starts from different weights, and rank 0's count.
         check: which one will judge: some of what is recorded, only one of them needs. By default all but `state`.
         plain: whether to train by the trainer's `reference_step`, where it has one.
-        shares_draws: whether a sample gets the random numbers that one device would draw for it, the same in every
-            step (`suite.properties.draws`).
 
     Returns:
         The record, and the trainer's own loss where it has one:
@@ -82,7 +79,7 @@ def observe(
         - "skipped": whether one of torch's GradScalers found its scale too large in a step, which it then skips;
         - "scales": of torch's GradScalers, after every step;
         - "log": for every step, what the net's forwards saw (`suite.properties.log.Log`);
-        - "drew": whether a step drew random numbers; on a GPU known where it `shares_draws`;
+        - "drew": whether a step drew random numbers; on a GPU known where the case `shares_draws`;
         - "noise": for every step of a net with dropout, digests of the noise that was drawn for its samples;
         - "synchronised": whether a layer of the first replica is a SyncBatchNorm, by its class's name;
         - "correct": of `EVALUATED` test samples, {"shared": how many its replicas together got right of this process's
@@ -104,7 +101,7 @@ def observe(
         uninterrupted = other["parameters"]
     accelerator.make_exact(devices)
     accelerator.seed(devices, case.seed + rank)
-    training = _Training(trainer, devices, case, rank, plain=plain, shares_draws=shares_draws)
+    training = _Training(trainer, devices, case, rank, plain=plain)
     record = training.record
     record["uninterrupted"] = uninterrupted
     model = nets.build(case, rank)
@@ -147,18 +144,11 @@ class _Training:
     _sizes: set[int]  # of the net's parameters
 
     def __init__(
-        self,
-        trainer: type[Any],
-        devices: Sequence[torch.device],
-        case: Case,
-        rank: int,
-        *,
-        plain: bool,
-        shares_draws: bool,
+        self, trainer: type[Any], devices: Sequence[torch.device], case: Case, rank: int, *, plain: bool
     ) -> None:
         """Train nothing yet; the arguments are those of `observe`."""
         self._class, self._devices, self._case, self._rank = trainer, list(devices), case, rank
-        self._shares_draws, self._per_device = shares_draws, trainer.processes == "per-device"
+        self._per_device = trainer.processes == "per-device"
         # A wrong gradient shows in what SGD makes of it, and under oracle "sgd" nothing else is expected.
         self._seen_in_parameters = torch.optim.SGD if getattr(trainer, "oracle", "sgd") == "self" else Optimizer
         self._scalers: list[torch.amp.GradScaler] = []
@@ -228,8 +218,8 @@ class _Training:
         self._fed += [(leaf, leaf.clone()) for leaf in nest.leaves((X, y))]
         del self._log[:]
         noise = Noise(len(nest.leaves(X)[0]), self._sizes) if case.drops else None
-        draws = DrawsOfOneDevice(n, mine) if self._shares_draws else None
-        if self._shares_draws:
+        draws = DrawsOfOneDevice(n, mine) if case.shares_draws else None
+        if case.shares_draws:
             accelerator.seed(self._devices, case.seed)
         generators = accelerator.host_generators()
         scales = [scaler.get_scale() for scaler in self._scalers]

@@ -7,10 +7,32 @@ from __future__ import annotations
 
 from array import array
 from base64 import b64decode, b64encode
+from dataclasses import dataclass, field
 from typing import Any
 
 LONG = 1000  # numbers
 FORMATS = {"float32": "f", "float64": "d"}  # the module array's names of them, the shorter one first
+
+
+@dataclass(frozen=True)
+class Records:
+    """What was observed in one case, as `suite.properties.observe.observe` returns it.
+
+    Attributes:
+        ranks: of the trainer in k ranks, or in the one process that drives all devices.
+        alone: of the trainer on one device, and on each variant of the case; for oracle "self".
+        moved: of the trainer on one device, from starts and minibatches that differ by rounding.
+        parts: of the trainer on one device, with each rank's samples alone in one step.
+    """
+
+    ranks: list[dict[str, Any]]
+    alone: list[dict[str, Any]] = field(default_factory=list)
+    moved: list[dict[str, Any]] = field(default_factory=list)
+    parts: list[dict[str, Any]] = field(default_factory=list)
+
+    def unpacked(self) -> Records:
+        """Return these records, of which `packed` made each."""
+        return Records(*map(unpacked, (self.ranks, self.alone, self.moved, self.parts)))
 
 
 def packed(record: dict[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,6 @@ class Seen:
         parts: the records of the trainer on one device on each rank's samples alone, in the step `parted`.
         oracle: "sgd" or "self".
         loss: the trainer's own, None for cross-entropy.
-        shares_draws: whether samples got the random numbers that one device would draw for them; the loss draws alike.
     """
 
     case: Case
@@ -53,7 +52,6 @@ class Seen:
     disturbed: Sequence[Observation] = ()
     moved: Sequence[Observation] = ()
     parts: Sequence[Observation] = ()
-    shares_draws: bool = False
 
     @property
     def steps(self) -> range:
@@ -79,7 +77,7 @@ class Seen:
 
     @property
     def drew(self) -> bool:
-        """Whether a step drew random numbers; on a GPU known where it `shares_draws`."""
+        """Whether a step drew random numbers; on a GPU known where the case `shares_draws`."""
         return any(observed["drew"] for observed in (*self.ranks, self.alone or {"drew": False}))
 
     @property
@@ -133,7 +131,7 @@ class Seen:
         """
         if self.loss is None:
             return F.cross_entropy(output, y)
-        if not self.shares_draws:
+        if not self.case.shares_draws:
             return apply_loss(self.loss, output, y).mean()
         accelerator.seed([], self.case.seed)
         with DrawsOfOneDevice(n or len(output), samples or slice(0, len(output))):

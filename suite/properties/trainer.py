@@ -175,7 +175,7 @@ def low_precision(seen: Seen) -> Judgement:
     until, apart = seen.first_skipped, replicas(seen)
     if apart != RIGHT:
         return apart
-    if seen.shares_draws and seen.drew:
+    if seen.case.shares_draws and seen.drew:
         return Judgement(note="not compared in low precision: the step draws random numbers")
     wrong = next((w for step in seen.steps[:until] if (w := precision.judge_step(seen, step)) != RIGHT), RIGHT)
     if wrong != RIGHT or until is None:
@@ -237,7 +237,7 @@ def judge(check: str, seen: Seen) -> Judgement:
         return Judgement(note=NOTHING_MOVED)
     if judgement.step >= 0 and any(_off_itself(check, seen, moved) for moved in seen.moved):
         return Judgement(note=CONDITIONED)
-    if not (seen.shares_draws and seen.drew):
+    if not (seen.case.shares_draws and seen.drew):
         return judgement
     if judgement.finding:
         plain = seen.oracle == "sgd" and seen.loss is None

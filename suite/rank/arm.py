@@ -29,7 +29,7 @@ from suite.processes.jobs import LOADERS, READ_AHEAD, Job, ModelSpec, Place, Pre
 from suite.properties import contract
 from suite.rank import counting, flops, kept, transport
 from suite.rank.finite import first_bad_sample
-from suite.rank.timing import window
+from suite.rank.timing import require_finite, window
 from suite.room import accelerator, limits, quiet
 from suite.room.devices import survey
 
@@ -203,7 +203,9 @@ class TimedArm:
     def window(self, steps: int, lead_in: int = 0, *, keeps: bool = False) -> int:
         """Return the nanoseconds of `steps` training steps with their feed, as `suite.rank.timing.window` does."""
         self._use_up()
-        return window(self._step, steps, self.devices, lead_in=lead_in, keeps=keeps, remedy=self._remedy)
+        duration_ns, loss = window(self._step, steps, self.devices, lead_in=lead_in, keeps=keeps)
+        require_finite(loss, steps, self._remedy)
+        return duration_ns
 
     def probe(
         self, steps: int, *, resident: bool, share: int, exchange: bool, alone: bool, lead_in: int = 0
@@ -227,7 +229,9 @@ class TimedArm:
             self._use_up()
         step = self._resident_step(share, exchange) if resident else self._step
         with _kept(self.trainer.replicas):
-            return window(step, steps, self.devices, together=not alone, lead_in=lead_in, remedy=self._remedy)
+            duration_ns, loss = window(step, steps, self.devices, together=not alone, lead_in=lead_in)
+            require_finite(loss, steps, self._remedy)
+        return duration_ns
 
     def count(self, steps: int) -> Counted:
         """Count what training steps without their feed do (`suite.rank.counting`), and restore the replicas.

@@ -43,7 +43,7 @@ from suite.properties import observe as observation
 from suite.properties import trainer as trainer_checks
 from suite.properties.answers import Described, Judgement
 from suite.properties.case import Case
-from suite.properties.packing import packed, unpacked
+from suite.properties.packing import Records, packed
 from suite.properties.seen import Seen
 from suite.rank import arm as arms
 from suite.rank import collectives, counting, memory, own_model, profiling, purity, training, transport
@@ -317,13 +317,14 @@ def bind(state: State, arm: dict[str, Any]) -> dict[str, Any]:
 
 
 def observe(
-    state: State, arm: dict[str, Any], case: dict[str, Any], check: str, plain: bool, shares_draws: bool
+    state: State, arm: dict[str, Any], case: dict[str, Any], check: str, plain: bool
 ) -> observation.Observation:
     """Run a trainer through a case of a correctness check; return this rank's record, packed."""
     job = read(CaseJob, arm)
     trainer, devices = contract.load_trainer(job.trainer), state.devices(job)
-    how = {"plain": plain, "shares_draws": shares_draws}
-    observed, state.loss = observation.observe(trainer, devices, Case.from_json(case), state.rank, check=check, **how)
+    observed, state.loss = observation.observe(
+        trainer, devices, Case.from_json(case), state.rank, check=check, plain=plain
+    )
     state.oracle = getattr(trainer, "oracle", "sgd")
     return packed(observed)
 
@@ -344,26 +345,29 @@ def judge(
     state: State,
     check: str,
     case: dict[str, Any],
-    ranks: list[dict[str, Any]],
-    alone: list[dict[str, Any]],
     variants: int,
-    moved: list[dict[str, Any]],
-    parts: list[dict[str, Any]],
-    shares_draws: bool,
+    records: dict[str, Any],
 ) -> Judgement:
-    """Apply a check to all ranks' records of the last observed case; only rank 0 gets this command."""
-    ranks, alone = unpacked(ranks), unpacked(alone)
+    """Apply a check to all ranks' records of the last observed case; only rank 0 gets this command.
+
+    Args:
+        state: of the worker.
+        check: its name.
+        case: what the ranks were given.
+        variants: in low precision, of the case on one device.
+        records: the fields of `suite.properties.packing.Records`.
+    """
+    observed = read(Records, records).unpacked()
     seen = Seen(
         Case.from_json(case),
-        ranks,
-        alone[0] if alone else None,
+        observed.ranks,
+        observed.alone[0] if observed.alone else None,
         state.oracle,
         state.loss,
         variants=variants,
-        disturbed=alone[1:],
-        moved=unpacked(moved),
-        parts=unpacked(parts),
-        shares_draws=shares_draws,
+        disturbed=observed.alone[1:],
+        moved=observed.moved,
+        parts=observed.parts,
     )
     return trainer_checks.judge(check, seen)
 

@@ -141,10 +141,9 @@ class _Campaign:
         self._run_sessions(on_one, explained, None if run.compares_first else train)
         if run.compares_first:
             self._comparing = False
-            arms = accuracy.needed(run)
-            starting_s = self._forecast([(arm,) for arm in arms], least=True).wall_s
+            starting_s = self._forecast([(arm,) for arm in accuracy.needed(run)], least=True).wall_s
             try:
-                accuracy.train_last(run, self._sessions, arms, train, self._left_s(), starting_s, self._say)
+                accuracy.train_last(run, self._sessions, train, self._left_s(), starting_s, self._say)
             finally:
                 self._grown()
 
@@ -165,13 +164,7 @@ class _Campaign:
             self._sides.dismiss()
             self._sides.wait_for_templates()
         run.collectives = self._collaborators.sweep(
-            self._sides.pools["candidate"],
-            run.plan.sweeps,
-            run.plan.config.devices,
-            self._say_left,
-            deadline_s=run.plan.deadline_s,
-            gradient_bytes=set(run.gradient_bytes.values()),
-            seed=run.plan.seed,
+            self._sides.pools["candidate"], run.plan, set(run.gradient_bytes.values()), self._say_left
         )
         self._grown()
 

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from suite.plan import floors
 from suite.plan.cells import Cell
@@ -67,13 +68,25 @@ class RunResult:
         raise LookupError(f"{sweep.id}: the run was cut short before it was measured; run it again")
 
 
+class Selected(NamedTuple):
+    """What pytest selected.
+
+    Attributes:
+        cells: to measure.
+        sweeps: to measure; they are shown and decide nothing.
+        checks: how many checks of correctness the same pytest session runs afterwards.
+    """
+
+    cells: Sequence[Cell]
+    sweeps: Sequence[CollectiveCell] = ()
+    checks: int = 0
+
+
 def execute(
     config: Config,
-    cells: Sequence[Cell],
-    sweeps: Sequence[CollectiveCell],
+    selected: Selected,
     say: Say,
     keep: Callable[[RunResult], None] = lambda result: None,
-    checks_to_come: int = 0,
     spent_s: float = 0.0,
 ) -> RunResult:
     """Measure the cells and sweeps, and write the record and the pages.
@@ -81,10 +94,9 @@ def execute(
     The record is written before the first session and after each, so that a run which is killed leaves what it had.
 
     Args:
-        config, cells, sweeps: what is to be measured; sweeps are shown and decide nothing.
+        config, selected: what is to be measured.
         say: receives progress, one line at a time.
         keep: receives the result before its last files are written, also where an exception cut the run short.
-        checks_to_come: how many checks of correctness the same pytest session runs afterwards.
         spent_s: wall seconds of the budget that were spent before this call.
 
     Raises:
@@ -92,15 +104,15 @@ def execute(
             cannot be written, or a link leads out of it.
         ValueError: before measuring: this process may not open as many descriptors as the run needs.
     """
-    plan = plan_here(config, cells)
+    plan = plan_here(config, selected.cells)
     key = plan.machine.key
     plan = replace(
         plan,
         baseline=baselines.read(config.report_dir, key),
         calibration=calibration.read(config.report_dir, key),
-        floors=floors.resolve(config.floors, cells, config.devices.oversubscribed),
-        sweeps=tuple(sweeps),
-        checks_to_come=checks_to_come,
+        floors=floors.resolve(config.floors, selected.cells, config.devices.oversubscribed),
+        sweeps=tuple(selected.sweeps),
+        checks_to_come=selected.checks,
         begun_s=plan.begun_s - spent_s,
     )
     with allow_descriptors(forecast.descriptors(plan)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from suite.base.sides import Sides
 from suite.plan import workloads
@@ -54,6 +54,20 @@ class Pace(NamedTuple):
 REASONED = Pace()
 
 
+class Known(NamedTuple):
+    """What was measured of a session's parts.
+
+    Attributes:
+        loading_s: what loading templates takes of a session; 0 where each rank loads torch by itself.
+        rank_s: of a core, until a rank has built its trainer.
+        step_s: seconds a step of the arms that have been timed; a window has one step or more.
+    """
+
+    loading_s: float
+    rank_s: float
+    step_s: Mapping[Arm, float]
+
+
 class Lengths:
     """How long sessions are: by what the last one took, of what nobody can know before the first one has shown it.
 
@@ -66,12 +80,12 @@ class Lengths:
     def of(self, timed: Iterable[Arm], untimed: Iterable[Arm], budget_s: float) -> Length:
         """Return how long a session of these arms is, as `session` has it; 0 where none can be started."""
         both = self._with_jobs(timed), self._with_jobs(untimed)
-        return session(self._run, *both, budget_s, pace=self._pace, **self._known()) if any(both) else Length(0.0, 0)
+        return session(self._run, *both, budget_s, self._known(), self._pace) if any(both) else Length(0.0, 0)
 
     def learn(self, timed: Iterable[Arm], untimed: Iterable[Arm]) -> None:
         """Learn from the last session, which had these arms."""
         last, blocks = self._run.sessions[-1], len(self._run.sessions[-1].conditions)
-        starting_s, round_s = _parts(self._run, self._with_jobs(timed), self._with_jobs(untimed), **self._known())
+        starting_s, round_s = _parts(self._run, self._with_jobs(timed), self._with_jobs(untimed), self._known())
         if last.starting_s and starting_s and blocks and round_s:
             before_s, timed_s = last.starting_s + last.warming_s, last.timing_s - last.filling_s
             self._pace = Pace(
@@ -84,9 +98,9 @@ class Lengths:
     def _with_jobs(self, arms: Iterable[Arm]) -> list[Arm]:
         return [arm for arm in arms if arm in self._run.jobs]
 
-    def _known(self) -> dict[str, Any]:
+    def _known(self) -> Known:
         rank_s = RANK_S if self._sides.forks else self._sides.start_s
-        return {"loading_s": self._sides.loading_s, "rank_s": rank_s, "step_s": self._sessions.step_s}
+        return Known(self._sides.loading_s, rank_s, self._sessions.step_s)
 
 
 def session(
@@ -94,10 +108,7 @@ def session(
     timed: Sequence[Arm],
     untimed: Sequence[Arm],
     budget_s: float,
-    *,
-    loading_s: float,
-    rank_s: float,
-    step_s: Mapping[Arm, float],
+    known: Known,
     pace: Pace = REASONED,
 ) -> Length:
     """Return roughly how long a session of these arms is.
@@ -106,31 +117,21 @@ def session(
         run: has the jobs of the arms.
         timed, untimed: arms of the session; the untimed ones only start.
         budget_s: of all sessions.
-        loading_s: what loading templates takes of a session; 0 where each rank loads torch by itself.
-        rank_s: of a core, until a rank has built its trainer.
-        step_s: seconds a step of the arms that have been timed; a window has one step or more.
+        known: of its parts.
         pace: of the last session.
     """
-    starting_s, round_s = _parts(run, timed, untimed, loading_s=loading_s, rank_s=rank_s, step_s=step_s)
+    starting_s, round_s = _parts(run, timed, untimed, known)
     start_s, each_s = pace.starting * starting_s + pace.warming * round_s, pace.timing * round_s
     rounds = 2 * run.block_count(start_s, each_s, budget_s)
     return Length(start_s + rounds * each_s + pace.ending_s, rounds)
 
 
-def _parts(
-    run: Observations,
-    timed: Sequence[Arm],
-    untimed: Sequence[Arm],
-    *,
-    loading_s: float,
-    rank_s: float,
-    step_s: Mapping[Arm, float],
-) -> tuple[float, float]:
+def _parts(run: Observations, timed: Sequence[Arm], untimed: Sequence[Arm], known: Known) -> tuple[float, float]:
     """Return the seconds until the processes of a session's arms have started, and those of a round."""
-    of_cores_s = run.processes((*timed, *untimed)) * rank_s / usable_cores()
+    of_cores_s = run.processes((*timed, *untimed)) * known.rank_s / usable_cores()
     before_s = 0.0 if run.plan.config.devices.kind == "cpu" else LEAD_IN_S
-    round_s = math.fsum(max(WINDOW_S, step_s.get(arm, 0.0)) + before_s for arm in timed)
-    return loading_s + max(rank_s, of_cores_s), round_s
+    round_s = math.fsum(max(WINDOW_S, known.step_s.get(arm, 0.0)) + before_s for arm in timed)
+    return known.loading_s + max(known.rank_s, of_cores_s), round_s
 
 
 def descriptors(plan: Plan) -> int:

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="subreapers and 
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    with Pool(kind="cpu", import_paths=[REPOSITORY], forks=False) as made:
+    with Pool(kind="cpu", import_paths=[REPOSITORY], templates="none") as made:
         yield made
 
 
@@ -67,7 +67,7 @@ def test_a_worker_that_hangs_before_it_connects_is_ended(tmp_path: Path) -> None
     """A file that the interpreter loads at its start never returns, so the controller does not know the pid."""
     hangs = "import sys, time\nif '--group' in sys.orig_argv:\n    time.sleep(600)\n"
     (tmp_path / "sitecustomize.py").write_text(hangs)
-    with Pool(kind="cpu", import_paths=[tmp_path], forks=False) as pool:
+    with Pool(kind="cpu", import_paths=[tmp_path], templates="none") as pool:
         group = pool.launch("hangs", 2)
         with pytest.raises(WorkerFailure, match="ranks 0, 1: no answer to 'start' within 12 s"):
             group.start_timeout_s = 12.0
@@ -76,12 +76,12 @@ def test_a_worker_that_hangs_before_it_connects_is_ended(tmp_path: Path) -> None
         assert not [p for p in psutil.Process(pool._process.pid).children(recursive=True) if "--group" in p.cmdline()]
 
 
-@pytest.mark.parametrize("forks", [True, False])
-def test_nothing_is_left_when_the_controller_is_killed(forks: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("templates", ["one", "none"])
+def test_nothing_is_left_when_the_controller_is_killed(templates: str, tmp_path: Path) -> None:
     """SIGKILL leaves the controller no time to clean up: reaper, launcher, workers and their daemons end even so."""
     code = (
         "from suite.processes.pool import Pool\n"
-        f"pool = Pool(kind='cpu', forks={forks}); group = pool.launch('g', 2); group.wait_connected()\n"
+        f"pool = Pool(kind='cpu', templates={templates!r}); group = pool.launch('g', 2); group.wait_connected()\n"
         f"[one, two] = group.request(dict, 'call', function='{DOES}leave_a_daemon', arguments={{}})\n"
         "import psutil\n"
         "ours = [process.pid for process in psutil.Process().children(recursive=True)]\n"

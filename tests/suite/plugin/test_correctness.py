@@ -16,7 +16,7 @@ from suite.checks import __main__ as again
 from suite.checks import draw
 from suite.checks.bench import MOST_REPLICAS, Bench
 from suite.checks.draw import CHECKS
-from suite.checks.search import EMPTY_SHARD, UNUSED, SearchResult, ended, explain
+from suite.checks.search import EMPTY_SHARD, UNUSED, Failure, SearchResult, ended
 from suite.options import CHECKED_TRAINERS
 from suite.processes import pool
 from suite.processes.failure import WorkerFailure
@@ -206,7 +206,7 @@ def test_a_model_is_not_checked_on_more_devices_than_there_are_gpus(
 )
 def test_the_command_that_shows_a_failure_again_names_its_devices(names: tuple[str, ...], arguments: list[str]) -> None:
     used = Devices(names[0].partition(":")[0], names, ())
-    said = explain("ddp", "gradient", Case(2, (3,)), Judgement("wrong"), used)
+    said = Failure("ddp", "gradient", Case(2, (3,)), Judgement("wrong")).text(used)
     command = shlex.split(said.partition("see it again: ")[2])
     assert command[6:] == arguments
     if arguments:

@@ -31,7 +31,7 @@ from suite.rank.commands import State
 from suite.rank.others import Others
 from suite.rank.training import Training
 from suite.room import accelerator
-from suite.run.learning import learn
+from suite.run.learning import Limits, learn
 from tests.support.learners import TEST, TRAIN, Noted, job, prepared, recipe
 
 CPU = torch.device("cpu")
@@ -292,7 +292,7 @@ def test_rank_that_dies_in_the_third_epoch_is_named_after_two_epochs_were_shown(
     group = bench.group(2)
     with pytest.raises(WorkerFailure, match=r"rank 1: its process ended with signal 9 \(SIGKILL\)"):
         dies = job("tests.support.learners:DiesInTheThirdEpoch", 2)
-        learn(group.request, dies, recipe(dataset), 60.0, "it", said.append)
+        learn(group.request, dies, recipe(dataset), Limits(60.0), "it", said.append)
     assert not group.alive
     assert [line.partition(", accuracy")[0] for line in said] == [
         "training it: epoch 1 of 3",
