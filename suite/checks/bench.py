@@ -23,9 +23,8 @@ from suite.processes.failure import WorkerFailure, harmless
 from suite.processes.group import Group
 from suite.processes.jobs import CaseJob
 from suite.processes.pool import Pool
-from suite.properties.answers import RIGHT, About, Described, Judgement
+from suite.properties.answers import RIGHT, About, Described, Judgement, Records, unpacked
 from suite.properties.case import LOW_PRECISION, MAY_REFUSE, Case
-from suite.properties.packing import Records, unpacked
 from suite.room.devices import Devices
 
 MOST_REPLICAS = 8  # virtual devices of one process

@@ -22,18 +22,15 @@ from reference import nest
 from reference.evaluate import count_correct
 from reference.nest import Nest
 from reference.scatter import shard_bounds
-from suite.properties import contract, defaults, nets, saved
+from suite.properties import contract, nets
 from suite.properties.case import Case
-from suite.properties.draws import DrawsOfOneDevice
-from suite.properties.gradients import gradients_at_optimizers
-from suite.properties.log import Log
-from suite.properties.noise import Noise
-from suite.properties.texts import TextNet
-from suite.properties.whole import whole
+from suite.properties.draws import DrawsOfOneDevice, Noise
+from suite.properties.gradients import gradients_at_optimizers, whole
+from suite.properties.nets import Log, TextNet
+from suite.properties.state import NOT_LOADED, alike, changed, flattened
 from suite.room import accelerator, errors
 
 EVALUATED = 101  # test samples: uneven over 2, 3, 4, ... devices; enough to count otherwise with other buffers
-NOT_LOADED = "its weights stay what they were"
 MOST_WORDS = 3  # parts of a state that a message names
 OTHER = 1000  # added to a rank's number for the weights and generators that a resumed instance starts from
 
@@ -41,7 +38,7 @@ Observation = dict[str, Any]
 Loss = Callable[[Tensor, Nest], Tensor]
 
 
-@defaults.kept()
+@contract.defaults_kept()
 def observe(
     trainer: type[Any],
     devices: Sequence[torch.device],
@@ -78,7 +75,7 @@ def observe(
         - "changed": whether a step changed its minibatch, or one before;
         - "skipped": whether one of torch's GradScalers found its scale too large in a step, which it then skips;
         - "scales": of torch's GradScalers, after every step;
-        - "log": for every step, what the net's forwards saw (`suite.properties.log.Log`);
+        - "log": for every step, what the net's forwards saw (`suite.properties.nets.Log`);
         - "drew": whether a step drew random numbers; on a GPU known where the case `shares_draws`;
         - "noise": for every step of a net with dropout, digests of the noise that was drawn for its samples;
         - "synchronised": whether a layer of the first replica is a SyncBatchNorm, by its class's name;
@@ -190,10 +187,10 @@ class _Training:
         self._note_parameters()
         if saves and contract.describe(self._class).resumes:
             self.where = "state_dict() before the first step"
-            begun = saved.flattened(self.made.state_dict())
+            begun = flattened(self.made.state_dict())
             # What changes with the seeds is the state of a generator.
             accelerator.seed(self._devices, self._case.seed + OTHER + self._rank)
-            reseeded = saved.flattened(self.made.state_dict())
+            reseeded = flattened(self.made.state_dict())
             accelerator.seed(self._devices, self._case.seed + self._rank)
             self.record["saved"] = [begun]
             self.record["of_generators"] = [path for path in begun if repr(begun[path]) != repr(reseeded.get(path))]
@@ -251,7 +248,7 @@ class _Training:
         }
         if saves and self.record["saved"]:
             self.where = "state_dict() after the last step"
-            self.record["saved"].append(saved.flattened(self.made.state_dict()))
+            self.record["saved"].append(flattened(self.made.state_dict()))
 
     def _watch(self, train: Callable[..., Any], model: nets.CaseNet | TextNet) -> None:
         """Train by `train` from now on; `model` is the net that the trainer was given."""
@@ -308,7 +305,7 @@ def _in_another_instance(
         suite.properties.contract.ContractError: what `state_dict` returned cannot be saved and loaded safely.
     """
     state = _loaded(made.state_dict())
-    before = saved.flattened(state)
+    before = flattened(state)
     contract.close_trainer(made)
     accelerator.seed(devices, case.seed + OTHER + rank)
     model = nets.build(case, OTHER + rank)
@@ -317,7 +314,7 @@ def _in_another_instance(
     fresh = [parameter.detach().clone() for parameter in other.replicas[0].parameters()]
     other.load_state_dict(state)
     stays = all(map(torch.equal, _local(fresh), _local(other.replicas[0].parameters())))
-    differs = saved.changed(before, saved.flattened(other.state_dict()))
+    differs = changed(before, flattened(other.state_dict()))
     return other, model, [*([NOT_LOADED] if stays else []), *differs][:MOST_WORDS]
 
 
@@ -355,11 +352,6 @@ def _loaded(state: Any) -> Any:
 
 def _values(trainer: Any) -> list[list[float]]:
     return [value.flatten().tolist() for value in whole(list(trainer.replicas[0].parameters()))]
-
-
-def alike(a: Tensor, b: Tensor) -> bool:
-    """Return whether parameters are equal to the last digit; 0 equals -0, and NaN equals NaN."""
-    return torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
 
 
 def _differing(trainer: Any) -> list[tuple[int, int, float]]:

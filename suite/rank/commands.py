@@ -41,9 +41,8 @@ from suite.processes.messages import read
 from suite.properties import contract
 from suite.properties import observe as observation
 from suite.properties import trainer as trainer_checks
-from suite.properties.answers import Described, Judgement
+from suite.properties.answers import Described, Judgement, Records, packed
 from suite.properties.case import Case
-from suite.properties.packing import Records, packed
 from suite.properties.seen import Seen
 from suite.rank import arm as arms
 from suite.rank import collectives, counting, memory, own_model, profiling, purity, training, transport
@@ -355,7 +354,7 @@ def judge(
         check: its name.
         case: what the ranks were given.
         variants: in low precision, of the case on one device.
-        records: the fields of `suite.properties.packing.Records`.
+        records: the fields of `suite.properties.answers.Records`.
     """
     observed = read(Records, records).unpacked()
     seen = Seen(

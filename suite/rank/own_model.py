@@ -18,7 +18,7 @@ from reference.data import feed
 from reference.data import load as load_dataset
 from reference.models.init import build
 from suite.processes.jobs import ModelJob
-from suite.properties import compared, modes, modules
+from suite.properties import compared, modules
 from suite.properties.answers import Judgement
 from suite.rank import kept
 from suite.room import accelerator, errors
@@ -55,7 +55,7 @@ def train(trainer: type[Any], devices: Sequence[torch.device], job: ModelJob, ra
     draws_from = job.generator_seed if job.shares_draws else None
     lesson = modules.Lesson(drawn[: job.steps], job.lr, draws_from, spare=drawn[job.steps :])
     try:
-        with modes.comparable(model.double(), everything=job.stays_in_eval):
+        with modules.comparable(model.double(), everything=job.stays_in_eval):
             record = modules.observe(trainer, devices, model, lesson, **place)
     except (MemoryError, RuntimeError) as error:
         said = errors.text_of(error)

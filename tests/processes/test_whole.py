@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from suite.checks.bench import Bench
-from suite.properties.whole import MOST_NUMBERS, whole
+from suite.properties.gradients import MOST_NUMBERS, whole
 
 SHAPES = ((1,), (2, 3), (3, 2), (5,), (4, 1, 2), (7, 5), (0, 3))
 

@@ -21,9 +21,9 @@ from suite.options import CHECKED_TRAINERS
 from suite.processes import pool
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
-from suite.properties import case_rules, trainer
+from suite.properties import trainer
 from suite.properties.answers import RIGHT, About, Described, Judgement
-from suite.properties.case import Case, Net, Text
+from suite.properties.case import RULES, Case, Net, Text
 from suite.room import devices
 from suite.room.devices import Devices
 from suite.run import confirming
@@ -325,7 +325,7 @@ def test_a_case_is_not_put_to_devices_that_are_not_there(
 
 def test_the_parts_of_a_case_are_those_that_are_checked() -> None:
     parts = {kind.__name__: [part.name for part in dataclasses.fields(kind)] for kind in (Case, Net, Text)}
-    assert {kind: list(rules) for kind, rules in case_rules.RULES.items()} == parts
+    assert {kind: list(rules) for kind, rules in RULES.items()} == parts
 
 
 @pytest.mark.parametrize("trains", ["samples", "tokens"])
