@@ -183,3 +183,14 @@ class Channel:
         if not chunk:
             raise ChannelClosed("the other end closed the connection")
         self._buffer += chunk
+
+
+LOOPBACK = "127.0.0.1"
+
+
+def listen_on_loopback() -> socket.socket:
+    """Return a socket that listens on a free port of loopback; no other process can take the port it is bound to."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind((LOOPBACK, 0))
+    listener.listen(128)
+    return listener

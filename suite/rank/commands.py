@@ -45,7 +45,7 @@ from suite.properties.answers import Described, Judgement, Records, packed
 from suite.properties.case import Case
 from suite.properties.seen import Seen
 from suite.rank import arm as arms
-from suite.rank import collectives, counting, memory, own_model, profiling, purity, training, transport
+from suite.rank import collectives, counting, memory, own_model, purity, training, transport
 from suite.rank import gpus as torch_gpus
 from suite.rank.finite import first_not_finite
 from suite.rank.others import Others
@@ -265,9 +265,9 @@ def trace(state: State, arm: dict[str, Any], warm_up: int, steps: int, path: str
     """Trace steps of an arm after a warm-up, into the file `path` with this rank's suffix."""
     job, name = read(Job, arm), f"{os.path.basename(path)}-rank{state.rank}.json.gz"
     if job.script is None:
-        with contextlib.closing(profiling.TracedArm(state.rank, state.devices(job), job)) as traced:
+        with contextlib.closing(arms.TracedArm(state.rank, state.devices(job), job)) as traced:
             traced.window(warm_up)
-            return profiling.trace(traced, steps, Path(os.path.dirname(path), name))
+            return arms.trace(traced, steps, Path(os.path.dirname(path), name))
     folder = _below(os.path.dirname(path))
     timed, _ = _timed_script(state, job, job.script)
 
@@ -275,7 +275,7 @@ def trace(state: State, arm: dict[str, Any], warm_up: int, steps: int, path: str
         with contextlib.closing(timed):
             timed.reach()
             timed.window(warm_up)
-            return profiling.trace(timed, steps, folder / name)
+            return arms.trace(timed, steps, folder / name)
 
     return Takeover(timed.run, reach, timed.so_far)
 

@@ -28,7 +28,6 @@ from suite.room import check, hardware
 from suite.room.meter import Meter
 from suite.run import accepted, accuracy, attribution, collectives, counting, forecast, judging, preparing, schedule
 from suite.run.groups import Groups
-from suite.run.leaving import leave
 from suite.run.observations import Comparison, Observations
 from suite.run.results import to_record
 from suite.run.session import Say, Sessions
@@ -338,7 +337,7 @@ class _Campaign:
             self._of_figures = self._session_plan.of_figures(number + 1 + left_s / run.session_s)
         if run.comparison.bases and number + 1 == max(1, self._of_figures):
             self._compare_alone()
-        if left := leave(run, self._bought):
+        if left := forecast.leave(run, self._bought):
             run.planned = 0  # no look has been taken yet
             self._sessions.replan_blocks()
             _note(run, self._say, left)

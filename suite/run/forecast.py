@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from suite.base.sides import Sides
@@ -18,12 +19,13 @@ from suite.plan.workloads import LAUNCH_BOUND
 from suite.records.calibration import POWER, promise
 from suite.render.figures import plural
 from suite.room.limits import usable_cores
-from suite.run import accuracy, attribution, collectives, judging
+from suite.run import accuracy, attribution, collectives, judging, samples, schedule
 from suite.run.observations import Observations
 from suite.run.plan import Plan
+from suite.run.schedule import LEAVE_AFTER, Price
 from suite.run.session import Sessions
 from suite.run.timer import LEAD_IN_S, WINDOW_S
-from suite.verdict import ALPHA_PASS, FIRST_LOOK
+from suite.verdict import ALPHA_PASS, FIRST_LOOK, Middle
 
 RANK_S = 0.4  # of a core, for a forked rank to build its trainer; others load torch before
 ENDING_S = 1.5  # the first steps, and the end of the processes
@@ -286,3 +288,30 @@ def _promise(run: Observations, comparisons: int, planned: int, rounds: int) -> 
         )
     curve = ", of ".join(f"{max(slowdowns):.1%} or more in {power:.0%}" for power, slowdowns in found.items())
     return f"plan: a slowdown is found, by this machine's calibration: of {curve} of runs"
+
+
+def leave(run: Observations, bought: Callable[[Sequence[Cell]], Price]) -> str:
+    """Note the cells that leave, before the first look at any; return a line of the plan, "" where none does.
+
+    Args:
+        run: with a base.
+        bought: returns what the rest of the budget buys for some of its cells.
+    """
+    config = run.plan.config
+    if not run.comparison.bases or config.calibrate or len(run.sessions) != LEAVE_AFTER:
+        return ""
+    middles = dict[Cell, list[Middle]]()
+    for cell in run.comparison.judged:
+        own, *others = run.arms(cell).values()
+        if run.lost.keys().isdisjoint((own, *others)):
+            middles[cell] = samples.middles(run, own, others[0])
+    known = schedule.scatters(middles, 2 * len(run.sessions[-1].conditions))
+    stay = [cell for cell in known if judging.surplus(run, cell) or cell in run.plan.floors]
+    margin = math.log1p(config.tolerance)
+    gone = schedule.leaving(known, stay, bought, margin)
+    if not gone:
+        return ""
+    rounds = bought([cell for cell in known if cell not in gone]).rounds
+    run.comparison = replace(run.comparison, left={cell: known[cell].needed(rounds, margin) for cell in gone})
+    names = ", ".join(cell.id for cell in gone)
+    return f"plan: too noisy to be decided in the rest of the budget, which goes to the other cells: {names}"

@@ -23,8 +23,7 @@ from suite.room.conditions import Conditions, disturbed
 from suite.room.meter import Meter
 from suite.room.quiet import available_cores
 from suite.run import blocks, capacity
-from suite.run.caches import Caches
-from suite.run.groups import Groups
+from suite.run.groups import Caches, Groups
 from suite.run.observations import Observations, Session
 from suite.run.timer import WINDOW_S, Subject, Timer, hang_timeout_s, taken_s, timing, whole_turns
 

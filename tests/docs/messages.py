@@ -43,7 +43,7 @@ WRITERS = {
     "suite/room/remedies.py": ("too_old",),
     "suite/room/sharing.py": ("refusal",),
     "suite/run/confirming.py": ("problem", "mismatch"),
-    "suite/run/keeping.py": ("keep",),
+    "suite/run/execute.py": ("keep",),
     "suite/template.py": ("_start",),
     "suite/worker.py": ("_send",),
     CONFLICT: ("conflict",),

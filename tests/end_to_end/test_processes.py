@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from suite.base.several import hosts_of
-from suite.processes import loopback, reaper
+from suite.processes import channel, reaper
 from suite.processes.failure import WorkerFailure
 from suite.processes.pool import Pool
 from suite.room import devices
@@ -106,7 +106,7 @@ def test_nothing_is_left_when_the_controller_is_killed(templates: str, tmp_path:
 def test_two_hosts_leave_nothing_in_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On every host torchrun makes a folder for logs, which it leaves."""
     importlib.import_module("torch._dynamo")  # makes a folder in TMPDIR when this process first imports it
-    with loopback.listen() as listener:
+    with channel.listen_on_loopback() as listener:
         endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
     environment = {"PET_RDZV_ENDPOINT": endpoint, "PET_RDZV_ID": "7", "SCALING_SECRET": SECRET, "TMPDIR": str(tmp_path)}
     for name, value in environment.items():
@@ -130,7 +130,7 @@ def test_a_host_joins_one_pool_after_the_other_by_the_loop_of_the_page(
     """A session of pytest with cells and checks has two pools. The other host takes itself to be another machine."""
     page = (REPOSITORY / "docs" / "several-machines.md").read_text(encoding="utf-8")
     [loop] = re.findall(r"^while torchrun .*?done$", page, re.MULTILINE | re.DOTALL)
-    with loopback.listen() as listener:
+    with channel.listen_on_loopback() as listener:
         endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
     environment = {"PET_RDZV_ENDPOINT": endpoint, "PET_RDZV_ID": "7", "SCALING_SECRET": SECRET, "TMPDIR": str(tmp_path)}
     for name, value in environment.items():

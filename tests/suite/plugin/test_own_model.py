@@ -43,7 +43,7 @@ def check(bench: Bench, trainer: str, workload: Workload = TEXTS, k: int = 2) ->
 @pytest.mark.parametrize(
     ("trainer", "workload", "k"),
     [
-        ("reference.trainers.ddp_tokens:DDPTokensTrainer", TEXTS, 3),
+        ("reference.trainers.ddp:DDPTokensTrainer", TEXTS, 3),
         (HERE + "Accumulates", TEXTS, 2),
         ("fsdp_tokens", BUILT_IN["gpt-tiny"], 3),
         ("scratch", BLOBS, 5),

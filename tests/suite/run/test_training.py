@@ -235,7 +235,7 @@ def test_unused_memory_is_given_back_after_everything_that_trains(
 def test_a_data_set_of_nests_is_timed_and_trained_on_two_ranks(tmp_path: Path, bench: Bench) -> None:
     """A trainer of tokens learns them; a rank may have no label that counts."""
     texts = prepare_dataset("tests.support.texts:corpus", "", str(tmp_path / "texts"))
-    told = job("reference.trainers.ddp_tokens:DDPTokensTrainer", 2, model="tests.support.texts:Writer")
+    told = job("reference.trainers.ddp:DDPTokensTrainer", 2, model="tests.support.texts:Writer")
     told, group = replace(told, dataset=texts, global_batch=5), bench.group(2)
     group.request(SetUp, "setup", name="texts", arm=told)
     assert all(timed.duration_ns > 0 for timed in group.request(Timed, "window", name="texts", steps=2))
