@@ -30,7 +30,7 @@ from suite.processes.hosts import Hosts, OtherHosts, network
 from suite.processes.launchers import LauncherProcess, Launchers
 from suite.processes.messages import Ended, Hello, Launcher, Stacks, Start, read
 from suite.processes.remote import SECRET, Handshake
-from suite.room import footprint, quiet
+from suite.room import limits, quiet
 
 CATCH_UP_S = 1.0  # with what has arrived by a deadline; a peer may send without end
 
@@ -73,7 +73,7 @@ class Pool:
             ValueError: the endpoint of several hosts is no address of this one, the folder cannot be made in TMPDIR, or
                 a container has no memory for a process that loads torch.
         """
-        if lacking := footprint.lacking(1):
+        if lacking := limits.lacking(1):
             raise ValueError(lacking)
         self.forks = templates != "none" and kind == "cpu" and hasattr(os, "pidfd_open") and hosts is None
         self.hosts = hosts.count if hosts else 1
@@ -114,7 +114,7 @@ class Pool:
             "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(self.folder / "inductor")),
         }
         environment.pop(SECRET, None)  # nothing on this host needs it but the controller
-        at_once = footprint.templates() if self.forks and templates == "renewed" else 1
+        at_once = limits.templates() if self.forks and templates == "renewed" else 1
         command, forget = [python, "-m", *launcher], self.forget
         self.launchers = Launchers(command, environment, self.folder, reaped=reaped, at_once=at_once, forget=forget)
 
@@ -195,7 +195,7 @@ class Pool:
             parts = self._other_hosts.settings.layout(size, spread=spread)
             self._wait_for_hosts(name, needed=len(parts))
         self._wait_for_launcher(name)
-        if lacking := footprint.lacking(len(parts[0]), forked=self.forks):
+        if lacking := limits.lacking(len(parts[0]), forked=self.forks):
             raise failure.WorkerFailure(name, lacking)
         self._drop_logs()
         launchers = self._channels()[: len(parts)]

@@ -208,7 +208,7 @@ def feed_reshuffles(index_batches: IndexBatches, n: int, batch_size: int, seed: 
     """The order differs between epochs and between seeds, and is the same in every process.
 
     Args:
-        index_batches: as `reference.data.index.index_batches`.
+        index_batches: as `reference.data.feeds.index_batches`.
         n: 20 or more, so that two orders are never equal by chance.
         batch_size: samples in a batch.
         seed: any.
@@ -255,7 +255,7 @@ def feed_resumes(rank_batches: RankBatches, interruption: Interruption) -> Judge
     """A feed that goes on in the middle of an epoch yields the rest of it, on every rank, and no sample twice.
 
     Args:
-        rank_batches: as `reference.data.index.rank_batches`: the numbers of one rank's samples, minibatch by minibatch.
+        rank_batches: as `reference.data.feeds.rank_batches`: the numbers of one rank's samples, minibatch by minibatch.
             One that keeps its own place takes `start` minibatches, saves its state, and loads it into another.
         interruption: the feed, and when it is interrupted.
     """

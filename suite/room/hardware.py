@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from suite.room import nvml, remedies, sharing
+from suite.room import nvml, sharing
 from suite.room.conditions import PROTECTIVE, GpuConditions
+from suite.room.errors import LOST, UNCORRECTED
 from suite.room.nvml import Gpu, ask
 from suite.room.part import Part
 
@@ -146,7 +147,7 @@ def _one(card: Card) -> Iterator[str]:
         yield f"{who} is shared by MPS: an error of one process on it can end the others"
     if card.uncorrected:
         had = f"{who} has had {card.uncorrected} uncorrected memory error(s) since the driver was loaded"
-        yield f"{had}; {remedies.UNCORRECTED}"
+        yield f"{had}; {UNCORRECTED}"
     if card.remap_failed:
         yield f"{who} could not replace a bad row of its memory: have it exchanged"
     if card.remap_pending:
@@ -167,14 +168,14 @@ def _in_blocks(cards: Sequence[Card], blocks: Sequence[Sequence[GpuConditions]])
     for index, seen in sorted(by_index.items()):
         who, of = f"GPU {index}", f"of {len(seen)} blocks"
         if gone := sum(gpu.lost for gpu in seen):
-            yield f"{who} had fallen off its bus in {gone} {of}; {remedies.LOST}"
+            yield f"{who} had fallen off its bus in {gone} {of}; {LOST}"
         if xids := sorted({xid for gpu in seen for xid in gpu.xids}):
             yield f"{who} had Xid errors {', '.join(map(str, xids))} during the run: NVIDIA's list says what they mean"
         counts = Counter(reason for gpu in seen for reason in PROTECTIVE.intersection(gpu.throttled))
         for reason, count in sorted(counts.items()):
             yield f"{who} lowered its clocks to protect itself ({reason}) in {count} {of}"
         if errors := sum(gpu.uncorrected or 0 for gpu in seen):
-            yield f"{who} had {errors} uncorrected memory error(s) during the run; {remedies.UNCORRECTED}"
+            yield f"{who} had {errors} uncorrected memory error(s) during the run; {UNCORRECTED}"
     clocks = {
         index: median(known)
         for index, seen in by_index.items()

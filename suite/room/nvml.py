@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from suite.room.remedies import remedy_of
+from suite.room.errors import remedy_of
 
 DEVICE_NODES = Path("/dev")
 SWITCH = 2  # of NVML's nvmlIntNvLinkDeviceType_t

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from suite.plan.cells import Arm
 from suite.processes.jobs import LOADERS, READ_AHEAD, Job
-from suite.room import footprint
+from suite.room import limits
 from suite.room.check import SHARED_MEMORY
 from suite.room.errors import MORE_SHARED_MEMORY
 from suite.run.observations import Observations, Session
@@ -33,9 +33,9 @@ def lines(run: Observations, arms: Sequence[Arm], *, forked: bool, shared: Path 
     """
     hosts = run.plan.config.devices.hosts
     workers = run.processes(arms) // hosts
-    if lacking := footprint.lacking(workers, forked=forked):
+    if lacking := limits.lacking(workers, forked=forked):
         raise ValueError(lacking)
-    found = [footprint.tight(workers, forked=forked)]
+    found = [limits.tight(workers, forked=forked)]
     if hosts == 1:  # on several the files of the data are elsewhere
         found.append(_short_of_shared(map(run.jobs.__getitem__, arms), shared))
     return [f"plan: {each}" for each in found if each]

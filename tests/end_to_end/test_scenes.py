@@ -15,7 +15,7 @@ from suite import options
 from suite.plan.cells import Cell
 from suite.records.files import read_model
 from suite.records.record import Record
-from suite.room.remedies import UNCORRECTED
+from suite.room.errors import UNCORRECTED
 from suite.run.execute import Selected, execute
 from tests.support.nvml import Scene
 from tests.support.project import Project

@@ -21,7 +21,7 @@ from suite.checks.bench import Bench
 from suite.processes.channel import Channel, ChannelClosed
 from suite.processes.messages import Ended, Exit, Start
 from suite.processes.pool import Pool
-from suite.room import footprint
+from suite.room import limits
 from tests.support import on_ranks
 from tests.support.processes import all_end, launcher_of
 from tests.support.project import REPOSITORY
@@ -198,7 +198,7 @@ class TestSeveralAtOnce:
     def test_all_end_with_the_pool(self) -> None:
         with Pool(kind="cpu", import_paths=[REPOSITORY], templates="renewed") as made:
             pids = [each.pid for each in made.launchers.all]
-            assert len(pids) == footprint.templates()
+            assert len(pids) == limits.templates()
         assert all_end(pids)
 
 

@@ -17,7 +17,7 @@ from torch import distributed as dist
 from torch.utils.checkpoint import checkpoint
 
 from reference.all_reduce import ALL_REDUCE
-from reference.data.index import index_batches, rank_batches
+from reference.data.feeds import index_batches, rank_batches
 from reference.evaluate import count_correct
 from reference.scatter import gather, scatter
 from reference.trainers.scratch import Scratch
