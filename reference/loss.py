@@ -16,6 +16,9 @@ from torch import Tensor
 from reference import nest
 from reference.nest import Nest
 
+IGNORED = -100  # torch's default in cross_entropy
+Z_LOSS = 0.01
+
 
 def summed_loss(net: Callable[[Any], Tensor], X: Nest, y: Tensor) -> Tensor:
     """Return the cross-entropy of a net's scores, a scalar: summed over samples X (n, ...) with labels y (n,) int64.
@@ -60,10 +63,6 @@ def mean_loss(steps: Sequence[tuple[Tensor | None, int]], samples: int) -> float
         return None
     divisors = torch.tensor([divisor for _, divisor in steps], dtype=torch.float64)
     return float(torch.stack(losses).cpu().double() @ divisors) / samples
-
-
-IGNORED = -100  # torch's default in cross_entropy
-Z_LOSS = 0.01
 
 
 def term_sums(scores: Tensor, y: Nest) -> Tensor:

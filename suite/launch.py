@@ -39,9 +39,9 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from suite.processes import hosts, remote
 from suite.processes.channel import LOOPBACK, Channel, ChannelClosed, listen_on_loopback
+from suite.processes.failure import stacks, stderr_tail, workers_of
 from suite.processes.folder import FOLDER
 from suite.processes.messages import Ended, Exit, Launcher, Stacks, Start, Tell, Welcome, read
-from suite.processes.outputs import stacks, stderr_tail, workers_of
 from suite.room import quiet
 
 STORE_TIMEOUT = timedelta(seconds=300)

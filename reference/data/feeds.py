@@ -17,6 +17,9 @@ from reference.data.dataset import Dataset
 from reference.nest import Nest
 from reference.scatter import shard_bounds
 
+Shards = Callable[[torch.device], Iterator[Tensor]]  # from the device of the indices
+Feed = Iterator[tuple[Nest, Nest]]
+
 
 def index_batches(
     n: int, batch_size: int, *, seed: int, epoch: int, drop_last: bool = False, device: torch.device | str = "cpu"
@@ -82,10 +85,6 @@ def rank_batches(
     shard_bounds(0, world_size, rank)  # a wrong rank is reported here, not at the first batch
     batches = index_batches(n, batch_size, seed=seed, epoch=epoch, drop_last=drop_last, device=device)
     return (batch[shard_bounds(len(batch), world_size, rank)] for batch in islice(batches, start, None))
-
-
-Shards = Callable[[torch.device], Iterator[Tensor]]  # from the device of the indices
-Feed = Iterator[tuple[Nest, Nest]]
 
 
 def feed(

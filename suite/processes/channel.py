@@ -20,6 +20,7 @@ Message = dict[str, Any]
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 LONGEST_ADDRESS = 100  # bytes; the kernel takes 107, other systems 103
+LOOPBACK = "127.0.0.1"
 
 
 class ChannelClosed(ConnectionError):
@@ -183,9 +184,6 @@ class Channel:
         if not chunk:
             raise ChannelClosed("the other end closed the connection")
         self._buffer += chunk
-
-
-LOOPBACK = "127.0.0.1"
 
 
 def listen_on_loopback() -> socket.socket:

@@ -22,7 +22,7 @@ import psutil
 
 import reference
 import suite
-from suite.processes import failure, outputs
+from suite.processes import failure
 from suite.processes.channel import Channel, ChannelClosed, ChannelGarbled, Message, short
 from suite.processes.folder import FOLDER, TemporaryFolder, unusable
 from suite.processes.group import END_TIMEOUT_S, SEND_TIMEOUT_S, START_TIMEOUT_S, Group
@@ -262,7 +262,7 @@ class Pool:
 
     def strays(self, name: str) -> list[int]:
         """Return the processes of a group that torch's agent has started, by their command lines, connected or not."""
-        return outputs.workers_of(self._process.pid, name)
+        return failure.workers_of(self._process.pid, name)
 
     def end_orphans(self) -> None:
         """End the processes that workers started and did not end, once no group is left that may need them."""

@@ -30,6 +30,8 @@ OTHER_BUGS = "the bug that the check `gradient` or `trajectory` names, where tha
 SKIPPED_ALONE = (
     "whether to skip a step is decided on one rank's own loss or gradient (ecmwf/WeatherGenerator#2718): let all agree"
 )
+LONG = 1000  # numbers
+FORMATS = {"float32": "f", "float64": "d"}  # the module array's names of them, the shorter one first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +101,6 @@ class Judgement:
 
 
 RIGHT = Judgement()
-
-
-LONG = 1000  # numbers
-FORMATS = {"float32": "f", "float64": "d"}  # the module array's names of them, the shorter one first
 
 
 @dataclass(frozen=True)

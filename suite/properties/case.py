@@ -16,6 +16,16 @@ from typing import Any
 MOST_NUMBERS = 2**24  # in the parameters, in a minibatch, and in the scores of one by each other
 
 Rule = tuple[str, Callable[[Any], bool]]  # what is expected, and whether a value is that
+FLAG: Rule = ("true or false", lambda value: isinstance(value, bool))
+PARTS: Rule = ("an object of its parts", lambda value: isinstance(value, Mapping))
+RATE: Rule = ("a number above 0", lambda value: type(value) in (int, float) and math.isfinite(value) and value > 0)
+# Checks whose cases a trainer may refuse by raising: unused parameters, a sample that is not a number, and a batch
+# normalisation of one sample, as accumulation in micro-batches can make it of any minibatch.
+MAY_REFUSE = ("batch_norm", "refusals", "not_a_number")
+LOW_PRECISION = "low_precision"  # the check whose cases have variants
+# A convolutional net sees its features as an image: channels, height, width. With one channel, channels-last weights
+# would be contiguous as well.
+IMAGE = (2, 4, 4)
 
 
 def _whole(least: int, most: int) -> Rule:
@@ -43,9 +53,6 @@ def _or_none(rule: Rule) -> Rule:
     return f"{expected}, or null", lambda value: value is None or fits(value)
 
 
-FLAG: Rule = ("true or false", lambda value: isinstance(value, bool))
-PARTS: Rule = ("an object of its parts", lambda value: isinstance(value, Mapping))
-RATE: Rule = ("a number above 0", lambda value: type(value) in (int, float) and math.isfinite(value) and value > 0)
 STEP = _or_none(_whole(0, 99))
 
 CASE: dict[str, Rule] = {
@@ -126,17 +133,6 @@ def _holds(fits: Callable[[Any], bool], value: Any) -> bool:
 
 def _short(value: Any) -> str:
     return repr(value)[:80]
-
-
-# Checks whose cases a trainer may refuse by raising: unused parameters, a sample that is not a number, and a batch
-# normalisation of one sample, as accumulation in micro-batches can make it of any minibatch.
-MAY_REFUSE = ("batch_norm", "refusals", "not_a_number")
-
-LOW_PRECISION = "low_precision"  # the check whose cases have variants
-
-# A convolutional net sees its features as an image: channels, height, width. With one channel, channels-last weights
-# would be contiguous as well.
-IMAGE = (2, 4, 4)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CPU = torch.device("cpu")
+BITS = 64  # values of a mask from which on two equal masks are no coincidence
 
 
 class DrawsOfOneDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -83,9 +84,6 @@ class DrawsOfOneDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _own(self, drawn: Tensor, share: int) -> Tensor:
         """Return the rows of this process's samples, `share` for each; everything where the draw is not for samples."""
         return drawn[share * self.mine.start : share * self.mine.stop] if share else drawn
-
-
-BITS = 64  # values of a mask from which on two equal masks are no coincidence
 
 
 class Noise(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -19,6 +19,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 MOST_NUMBERS = 1 << 20  # 8 MiB on the device where the parameters are
+K = TypeVar("K", bound=Hashable)
 
 
 def whole(parameters: Sequence[Tensor], most_numbers: int = MOST_NUMBERS) -> list[Tensor]:
@@ -82,9 +83,6 @@ def _padded_shard(parameter: Any, ranks: int) -> Tensor:
     rows, length = -(-parameter.shape[0] // ranks), math.prod(parameter.shape[1:])
     mine = parameter.detach().to_local().to(torch.float64).flatten()
     return nn.functional.pad(mine, (0, rows * length - len(mine)))
-
-
-K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,16 @@ from suite.properties.gradients import gradients_at_optimizers, whole
 from suite.room import accelerator
 
 Record = dict[str, Any]
+Key = tuple[bytes, ...]
+MOST = 64  # ways to find the given tensors in a minibatch that are tried
+KEPT_IN_EVAL: tuple[type[nn.Module], ...] = (
+    nn.modules.batchnorm._NormBase,  # batch and instance normalisation, on several devices too
+    nn.modules.dropout._DropoutNd,
+    nn.RReLU,
+    # These two drop out what is between their layers.
+    nn.RNNBase,
+    nn.MultiheadAttention,
+)
 
 
 class Lesson(NamedTuple):
@@ -165,11 +175,6 @@ class _Passes:
             self._running.now = None
 
 
-Key = tuple[bytes, ...]
-
-MOST = 64  # ways to find the given tensors in a minibatch that are tried
-
-
 def rows_of(X: Sequence[Tensor], y: Sequence[Tensor], given: Sequence[Tensor]) -> list[int] | None:
     """Return the samples that a forward was given; None where that cannot be told.
 
@@ -208,16 +213,6 @@ def _keys(tensors: Sequence[Tensor]) -> list[Key]:
     """Return the bytes of each sample's row of all tensors."""
     on_cpu = [tensor.detach().cpu() for tensor in tensors]
     return [tuple(row.contiguous().numpy().tobytes() for row in rows) for rows in zip(*on_cpu, strict=True)]
-
-
-KEPT_IN_EVAL: tuple[type[nn.Module], ...] = (
-    nn.modules.batchnorm._NormBase,  # batch and instance normalisation, on several devices too
-    nn.modules.dropout._DropoutNd,
-    nn.RReLU,
-    # These two drop out what is between their layers.
-    nn.RNNBase,
-    nn.MultiheadAttention,
-)
 
 
 @contextmanager

@@ -32,6 +32,8 @@ from suite.properties.contract import torchs_own_defaults
 IGNORED = -100
 SHARE_IGNORED = 0.4
 NORMS = {"none": nn.Identity, "layer": nn.LayerNorm, "rms": nn.RMSNorm}
+# A gradient with this factor is finite in float64, and infinite times a loss scale of 2 ** 10.
+OVERFLOWING = 1e306
 
 
 class TextNet(nn.Module):
@@ -167,10 +169,6 @@ class Log(list[Entry]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Log:
         return self
-
-
-# A gradient with this factor is finite in float64, and infinite times a loss scale of 2 ** 10.
-OVERFLOWING = 1e306
 
 
 class CaseNet(nn.Module):

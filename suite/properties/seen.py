@@ -26,6 +26,8 @@ from suite.room import accelerator
 
 FUNCTIONS = (torch.ops.aten._log_softmax.default, torch.ops.aten.logsumexp.default)
 NARROW = (torch.bfloat16, torch.float16)
+Parameters = list[Tensor]
+ALL = slice(None)
 
 
 class RoundsOnce(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -51,10 +53,6 @@ class RoundsOnce(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))
         rounded: Tensor = func(args[0].float(), *args[1:], **(kwargs or {})).to(args[0].dtype)
         return rounded
-
-
-Parameters = list[Tensor]
-ALL = slice(None)
 
 
 @dataclass(frozen=True)

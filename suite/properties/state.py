@@ -31,6 +31,21 @@ Leaf = dict[str, Any]
 
 State = dict[str, Leaf]
 """The parts of a state by their paths, which are JSON lists of keys."""
+WRONG_WEIGHTS = "the weights differ as well: see the checks `gradient` and `trajectory`"
+GENERATORS = (
+    "generators (torch's, NumPy's, Python's) are not resumed, or all ranks got those of rank 0 (radixark/miles#3187)"
+)
+UNSAVED = (
+    "something that training goes on from is in no part of `state_dict`, such as momentum "
+    "(KempnerInstitute/KempnerForge#115), a schedule (lightly-ai/lightly-train#301), a scale, a count, or weights in "
+    "more precision (TensorAuto/OpenTau#185)"
+)
+WITHOUT_WEIGHTS = "the weights are not in what `state_dict` returns, or `load_state_dict` puts them elsewhere"
+RELOADED = "the instance that goes on does not hold what it has loaded: {what}"
+ROUNDED = (
+    "resumed to rounding and not to the bit on more than two ranks, as with DistributedDataParallel, which sums in "
+    "another order in the first step of an instance"
+)
 
 
 def alike(a: Tensor, b: Tensor) -> bool:
@@ -79,9 +94,6 @@ def _leaf(value: Any) -> Leaf:
         return {"kind": str(value.dtype), "shape": list(full.shape), "values": full.flatten().tolist()}
     plain = value if isinstance(value, bool | int | float | str | None) else repr(value)
     return {"kind": type(value).__name__, "shape": None, "values": plain}
-
-
-WRONG_WEIGHTS = "the weights differ as well: see the checks `gradient` and `trajectory`"
 
 
 def judge(seen: Seen) -> Judgement:
@@ -183,23 +195,6 @@ def _wrong(seen: Seen, rank: int, path: str, allowed: float) -> Judgement:
     pairs = zip(seen.parameters(at_end, None), seen.parameters(at_end), strict=True)
     wrong = any(float((a - b).abs().max()) > seen.half_the_digits * (1 + float(a.abs().max())) for a, b in pairs)
     return Judgement(finding, (WRONG_WEIGHTS,) if wrong else (), step=at_end - 1)
-
-
-GENERATORS = (
-    "generators (torch's, NumPy's, Python's) are not resumed, or all ranks got those of rank 0 (radixark/miles#3187)"
-)
-UNSAVED = (
-    "something that training goes on from is in no part of `state_dict`, such as momentum "
-    "(KempnerInstitute/KempnerForge#115), a schedule (lightly-ai/lightly-train#301), a scale, a count, or weights in "
-    "more precision (TensorAuto/OpenTau#185)"
-)
-WITHOUT_WEIGHTS = "the weights are not in what `state_dict` returns, or `load_state_dict` puts them elsewhere"
-RELOADED = "the instance that goes on does not hold what it has loaded: {what}"
-
-ROUNDED = (
-    "resumed to rounding and not to the bit on more than two ranks, as with DistributedDataParallel, which sums in "
-    "another order in the first step of an instance"
-)
 
 
 def judge_resumed(seen: Seen) -> Judgement:

@@ -44,6 +44,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+THETA = 2.0**-26  # many of them are less than 1, and a difference of two gradients has digits enough
+FUNCTION = 4  # units of roundoff by which tanh, exp, log and the like are off: two ulp on a GPU
+LOSS = 20  # units besides those of the sum over classes
+TANH = (torch.tanh, Tensor.tanh)
+RELU = (F.relu, torch.relu)
+PRODUCTS = (F.linear, F.conv2d)
+
 
 def roundoff(dtype: torch.dtype) -> float:
     """Return the unit roundoff u: the largest relative error of rounding to nearest."""
@@ -120,14 +127,6 @@ def worst(
 def size(tensor: Tensor) -> float:
     """Return the largest absolute value of a tensor, which has one."""
     return float(tensor.abs().max())
-
-
-THETA = 2.0**-26  # many of them are less than 1, and a difference of two gradients has digits enough
-FUNCTION = 4  # units of roundoff by which tanh, exp, log and the like are off: two ulp on a GPU
-LOSS = 20  # units besides those of the sum over classes
-TANH = (torch.tanh, Tensor.tanh)
-RELU = (F.relu, torch.relu)
-PRODUCTS = (F.linear, F.conv2d)
 
 
 def magnitudes(model: nn.Module, X: Tensor, *, cross_entropy: bool = True) -> tuple[list[Tensor], list[Tensor]]:

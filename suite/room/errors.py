@@ -51,6 +51,17 @@ _BY_TEXT = {
     "MPS server": _RESTART_MPS,
     "GPU is lost": LOST,
 }
+# How torch's cross-entropy refuses what it cannot take; errors of kernels, such as a lack of memory, are others.
+_ABOUT_TARGETS = re.compile(r"target|not implemented for|scalar type|dtype", re.IGNORECASE)
+_OTHER_TARGETS = (
+    "; cross_entropy takes class labels (int64) or probabilities of classes: for other targets give the trainer a "
+    "`loss` of its own (docs/your-trainer.md)"
+)
+MORE_SHARED_MEMORY = (
+    "give the container more (docker run --shm-size=1g; in Kubernetes, mount an emptyDir with medium: Memory there)"
+)
+# What torch says where a loader's process cannot hand over its minibatch.
+_NO_SHARED_MEMORY = re.compile(r"(?:unable to allocate shared memory|DataLoader worker .*out of shared memory).*")
 
 
 def remedy_of(text: str) -> str:
@@ -73,19 +84,6 @@ def too_old(driver: str, cuda: str) -> str:
         return ""
     remedy = _UPDATE + _OLDER * (int(has) >= NEEDS[12])
     return f"driver {driver} is too old for CUDA {cuda}, which needs driver {needed} or newer; {remedy}"
-
-
-# How torch's cross-entropy refuses what it cannot take; errors of kernels, such as a lack of memory, are others.
-_ABOUT_TARGETS = re.compile(r"target|not implemented for|scalar type|dtype", re.IGNORECASE)
-_OTHER_TARGETS = (
-    "; cross_entropy takes class labels (int64) or probabilities of classes: for other targets give the trainer a "
-    "`loss` of its own (docs/your-trainer.md)"
-)
-MORE_SHARED_MEMORY = (
-    "give the container more (docker run --shm-size=1g; in Kubernetes, mount an emptyDir with medium: Memory there)"
-)
-# What torch says where a loader's process cannot hand over its minibatch.
-_NO_SHARED_MEMORY = re.compile(r"(?:unable to allocate shared memory|DataLoader worker .*out of shared memory).*")
 
 
 def text_of(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from suite.room import nvml, sharing
+from suite.room import nvml
 from suite.room.conditions import PROTECTIVE, GpuConditions
 from suite.room.errors import LOST, UNCORRECTED
 from suite.room.nvml import Gpu, ask
@@ -33,7 +33,7 @@ class Card(Part):
         max_mhz: of the multiprocessors.
         power_limit_w: at which clocks are lowered.
         persistence, ecc: whether these modes are on.
-        compute_mode: who may use it, as `suite.room.sharing` names it.
+        compute_mode: who may use it, as `suite.room.nvml` names it.
         uncorrected: memory errors since the driver was loaded that were not corrected.
         remapped: rows of memory replaced after uncorrectable errors, ever.
         remap_pending, remap_failed: whether a row waits for the next reset; whether none could be replaced.
@@ -130,7 +130,7 @@ def _card(index: int, gpu: Gpu, no_peers: tuple[int, ...]) -> Card:
         power_limit_w=None if limit_mw is None else round(limit_mw / 1000),
         persistence=None if persistence is None else bool(persistence),
         ecc=None if ecc is None else bool(ecc[0]),
-        compute_mode=sharing.mode(card),
+        compute_mode=nvml.compute_mode(card),
         uncorrected=ask("nvmlDeviceGetTotalEccErrors", card, uncorrected, pynvml.NVML_VOLATILE_ECC),
         remapped=remapped,
         remap_pending=bool(pending),
@@ -141,9 +141,9 @@ def _card(index: int, gpu: Gpu, no_peers: tuple[int, ...]) -> Card:
 
 def _one(card: Card) -> Iterator[str]:
     who = f"GPU {card.index}"
-    if refused := sharing.refusal(card.index, card.compute_mode):
+    if refused := nvml.refusal(card.index, card.compute_mode):
         yield refused
-    if card.compute_mode == sharing.BY_MPS:
+    if card.compute_mode == nvml.BY_MPS:
         yield f"{who} is shared by MPS: an error of one process on it can end the others"
     if card.uncorrected:
         had = f"{who} has had {card.uncorrected} uncorrected memory error(s) since the driver was loaded"

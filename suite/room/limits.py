@@ -25,6 +25,16 @@ NO_LIMIT = 1 << 60  # bytes; without a limit version 1 shows 2^63 less a page
 # Pages of files. Version 1 has those of the group with all below it under other names.
 WITH_CHILDREN, FILES = (re.compile(rf"^{of}(?:in)?active_file (\d+)$", re.MULTILINE) for of in ("total_", ""))
 KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+LOADED_BYTES = 400_000_000  # that no other process shares: of one that has loaded torch and answered
+FORKED_BYTES = 25_000_000  # of a worker forked from one
+# So much for each worker is called plenty: the most that one forked held when it had trained LeNet, and five times what
+# the others take at least, because no run has shown what a GPU's context and libraries add.
+AMPLE_FORKED_BYTES, AMPLE_LOADED_BYTES = 325_000_000, 2_000_000_000
+MOST_TEMPLATES = 4  # that load at the same time; each stays until its session has ended
+REMEDY = (
+    "raise the container's memory limit, or choose fewer devices (--scaling-devices), world sizes "
+    "(--scaling-world-sizes), trainers or workloads"
+)
 
 
 @dataclass(frozen=True)
@@ -161,18 +171,6 @@ def _quota(*files: Path) -> float | None:
         return None if quota in ("max", "-1") else int(quota) / int(period)
     except (OSError, ValueError, ZeroDivisionError):
         return None
-
-
-LOADED_BYTES = 400_000_000  # that no other process shares: of one that has loaded torch and answered
-FORKED_BYTES = 25_000_000  # of a worker forked from one
-# So much for each worker is called plenty: the most that one forked held when it had trained LeNet, and five times what
-# the others take at least, because no run has shown what a GPU's context and libraries add.
-AMPLE_FORKED_BYTES, AMPLE_LOADED_BYTES = 325_000_000, 2_000_000_000
-MOST_TEMPLATES = 4  # that load at the same time; each stays until its session has ended
-REMEDY = (
-    "raise the container's memory limit, or choose fewer devices (--scaling-devices), world sizes "
-    "(--scaling-world-sizes), trainers or workloads"
-)
 
 
 def templates() -> int:

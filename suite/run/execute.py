@@ -39,6 +39,8 @@ from suite.run.plan import Plan, plan_here
 from suite.run.session import Say
 
 Write = Callable[[Path], None]
+ACCEPTED = "accepted"  # the folder of the newest accepted run, for the reviewer of baseline.json
+MOST_NAMES = 3  # of failed tests in a message
 
 
 def write_record(folder: Path, record: Record) -> None:
@@ -110,10 +112,6 @@ def new_folder(wanted: Path) -> Path:
         except FileExistsError:
             number += 1
             folder = wanted.with_name(f"{wanted.name}-{number}")
-
-
-ACCEPTED = "accepted"  # the folder of the newest accepted run, for the reviewer of baseline.json
-MOST_NAMES = 3  # of failed tests in a message
 
 
 @dataclass

@@ -40,7 +40,7 @@ WRITERS = {
     "suite/room/devices.py": ("survey", "_unsliced", "_AMD", "_REFUSED"),
     "suite/room/errors.py": ("described", "too_old"),
     "suite/room/limits.py": ("lacking",),
-    "suite/room/sharing.py": ("refusal",),
+    "suite/room/nvml.py": ("refusal",),
     "suite/run/confirming.py": ("problem", "mismatch"),
     "suite/run/execute.py": ("keep",),
     "suite/template.py": ("_start",),
