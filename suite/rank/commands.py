@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -22,7 +23,18 @@ import torch
 from torch import distributed as dist
 
 from reference.load import load_object
-from suite.processes.answers import Connected, Counted, Epoch, Parameters, Probed, SetUp, Timed, TorchGpus, Traced
+from suite.processes.answers import (
+    Connected,
+    Counted,
+    Epoch,
+    Parameters,
+    Probed,
+    SetUp,
+    Timed,
+    TorchGpu,
+    TorchGpus,
+    Traced,
+)
 from suite.processes.folder import FOLDER
 from suite.processes.jobs import (
     OUT,
@@ -46,7 +58,6 @@ from suite.properties.case import Case
 from suite.properties.seen import Seen
 from suite.rank import arm as arms
 from suite.rank import collectives, counting, memory, own_model, purity, training, transport
-from suite.rank import gpus as torch_gpus
 from suite.rank.finite import first_not_finite
 from suite.rank.others import Others
 from suite.rank.timing import LossNotFinite
@@ -102,8 +113,23 @@ def describe(state: State, trainer: str, apart: dict[str, Any] | None = None) ->
 
 
 def gpus(state: State) -> TorchGpus:
-    """Return what torch shows of the GPUs, as `suite.rank.gpus.describe` does."""
-    return torch_gpus.describe()
+    """Return what torch can use of the GPUs in this process; it does not raise."""
+    architectures = tuple(torch.cuda.get_arch_list())
+    shows = partial(TorchGpus, torch=str(torch.__version__), cuda=torch.version.cuda or "", architectures=architectures)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an old driver warns and then raises, in the same words
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+            shown = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    except (RuntimeError, AssertionError) as error:  # without CUDA in the build it is an AssertionError
+        return shows(reason=" ".join(str(error).split()))
+    return shows(gpus=tuple(map(_shown_gpu, shown)))
+
+
+def _shown_gpu(gpu: Any) -> TorchGpu:
+    """Return a GPU as torch's properties have it; on ROCm its architecture is followed by features: "gfx942:xnack-"."""
+    architecture = gpu.gcnArchName.partition(":")[0] if torch.version.hip else ""
+    return TorchGpu(name=gpu.name, uuid=str(gpu.uuid), capability=(gpu.major, gpu.minor), architecture=architecture)
 
 
 def versions() -> dict[str, str]:

@@ -19,7 +19,7 @@ from suite.plan import cells
 from suite.plan.cells import SINGLE
 from suite.records import baselines
 from suite.records.baselines import Baseline, Identity
-from suite.records.differences import differences
+from suite.records.comparison import differences
 from suite.records.files import RecordError, read_inside
 from suite.records.record import (
     CellRecord,

@@ -21,7 +21,7 @@ from suite.plan.base import Base
 from suite.plan.cells import Cell, Side
 from suite.records import baselines
 from suite.records.baselines import AcceptedRun, Identity
-from suite.records.differences import differences
+from suite.records.comparison import differences
 from suite.records.record import CheckRecord, Record, WaterfallRecord, interval
 from suite.run import judging, samples
 from suite.run.observations import Comparison, Observations

@@ -27,6 +27,7 @@ from suite.run.observations import Observations
 from suite.run.schedule import LEAVE_AFTER
 from suite.verdict import GRAVEST_FIRST, Outcome, Verdict, metrics
 from suite.verdict.floor import floor
+from suite.verdict.metrics import Interval
 from suite.verdict.outcome import ALPHA_WARN
 from suite.verdict.tail import Tail, tail
 
@@ -159,29 +160,27 @@ def slow_tail(run: Observations, cell: Cell) -> Tail | None:
     return tail(samples.windows(run, arms["candidate"], arms["base"]), len(judged))
 
 
+def _of_base(run: Observations, side: Side, outcome: Outcome, reason: str, ratio: Interval | None) -> CheckRecord:
+    """Return a check of a cell's time against a base in the run."""
+    label = run.comparison.bases[side].label
+    shown = None if ratio is None else interval(ratio)
+    return CheckRecord(rule=RULE_AGAINST[side], against=label, outcome=outcome, reason=reason, ratio=shown)
+
+
 def _time(run: Observations, cell: Cell, side: Side) -> CheckRecord:
     judged = against(run, cell, side)
-    return CheckRecord(
-        rule=RULE_AGAINST[side],
-        against=run.comparison.bases[side].label,
-        outcome=judged.outcome,
-        reason=judged.reason,
-        ratio=judged.ratio and interval(judged.ratio),
-    )
+    return _of_base(run, side, judged.outcome, judged.reason, judged.ratio)
 
 
 def _left(run: Observations, cell: Cell, side: Side) -> CheckRecord:
     seen, needed = against(run, cell, side), run.comparison.left[cell]
     more_s = None if needed is None else (needed - LEAVE_AFTER) * run.session_s
     remedy = "a quieter machine" if more_s is None else f"about {more_s / 60:.1f} more minutes"
-    return CheckRecord(
-        rule=RULE_AGAINST[side],
-        against=run.comparison.bases[side].label,
-        outcome=Outcome.INCONCLUSIVE,
-        reason=f"too noisy for this budget: it needs {remedy}, and left its time to other cells after {LEAVE_AFTER} "
-        "sessions; raise --scaling-budget, or select it alone (-k)",
-        ratio=seen.ratio and interval(seen.ratio),
+    reason = (
+        f"too noisy for this budget: it needs {remedy}, and left its time to other cells after {LEAVE_AFTER} "
+        "sessions; raise --scaling-budget, or select it alone (-k)"
     )
+    return _of_base(run, side, Outcome.INCONCLUSIVE, reason, seen.ratio)
 
 
 def _over_budget(run: Observations, cell: Cell) -> CheckRecord:
@@ -189,16 +188,11 @@ def _over_budget(run: Observations, cell: Cell) -> CheckRecord:
     side = list(arms)[1]  # the newest commit, or the pinned one where it is alone
     judged, left_out = len(run.comparison.judged), len(run.comparison.over_budget)
     seen = against(run, cell, side).ratio if cell in run.comparison.cells and arms[side] not in run.lost else None
-    return CheckRecord(
-        rule=RULE_AGAINST[side],
-        against=run.comparison.bases[side].label,
-        outcome=Outcome.INCONCLUSIVE,
-        reason=(
-            f"not judged: budget; {run.plan.config.budget.seconds:.0f} s are spent on {judged} of {judged + left_out} "
-            f"cells{run.comparison.room}: raise --scaling-budget, or select fewer cells"
-        ),
-        ratio=seen and interval(seen),
+    reason = (
+        f"not judged: budget; {run.plan.config.budget.seconds:.0f} s are spent on {judged} of {judged + left_out} "
+        f"cells{run.comparison.room}: raise --scaling-budget, or select fewer cells"
     )
+    return _of_base(run, side, Outcome.INCONCLUSIVE, reason, seen)
 
 
 def _floor(run: Observations, cell: Cell) -> CheckRecord:

@@ -63,19 +63,25 @@ def to_record(run: Observations) -> record.Record:
 
 
 def _cell(run: Observations, cell: Cell) -> CellRecord:
-    oversubscribed = run.plan.config.devices.oversubscribed(cell.world_size)
-    place = {name: getattr(cell, name) for name in ("id", "trainer", "workload", "mode", "world_size")}
-    fixed = {**place, "oversubscribed": oversubscribed}
+    made = partial(
+        CellRecord,
+        id=cell.id,
+        trainer=cell.trainer,
+        workload=cell.workload,
+        mode=cell.mode,
+        world_size=cell.world_size,
+        oversubscribed=run.plan.config.devices.oversubscribed(cell.world_size),
+    )
     own = run.plan.own(cell)
     logs = samples.over_sessions(run, own)
     failure = run.failure(cell)
     if not failure and not logs and cell in run.comparison.over_budget:
         outcome, reason = judging.combined(judging.checks(run, cell))
-        return CellRecord.model_validate({**fixed, "outcome": outcome, "reason": reason})
+        return made(outcome=outcome, reason=reason)
     if failure or not logs:
         reason = failure.cause if failure else "it was not measured before the run was cut short"
         details = "\n".join(failure.details) if failure else ""
-        return CellRecord.model_validate({**fixed, "outcome": Outcome.ERROR, "reason": reason, "details": details})
+        return made(outcome=Outcome.ERROR, reason=reason, details=details)
     job = run.jobs[own]
     batch, in_epoch, tokens = job.global_batch, job.dataset.train_samples, job.dataset.tokens
     flop = run.sample_flop.get(own, 0)
@@ -88,27 +94,28 @@ def _cell(run: Observations, cell: Cell) -> CellRecord:
     grew = attribution.caution(run, cell) if outcome is not Outcome.FAIL else ""  # after a FAIL the waterfall says it
     widened = judging.warning(run, cell) or judging.widened(run, cell)
     cautions = tuple(filter(None, (widened, grew, tail.said if tail else "")))
-    figures = {
-        "sessions": len(logs),
-        "sec_per_epoch": _scaled(step_s, lambda step: metrics.sec_per_epoch(step, in_epoch, batch)),
-        "samples_per_s": _scaled(step_s, lambda step: batch / step),
-        "tokens_per_s": _scaled(step_s, lambda step: batch * tokens / step) if tokens else None,
-        "device_flop_per_s": _scaled(step_s, lambda step: batch * flop / step / cell.world_size) if flop else None,
-        "efficiency": _known(efficiency),
-        "speedup": _known(speedup),
-        "slowdown": next((check.ratio for check in checks if check.ratio is not None and check.counts), None),
-        "checks": checks,
-        "tail": record.interval(tail.ratio) if tail else None,
-        "cautions": cautions,
-        "warning": "; ".join(filter(None, (*cautions, counting.warning(run, cell)))),
-        "counters": counting.counted(run, cell),
-        "accuracy": accuracy.reached(run, cell),
-        "test_loss": accuracy.reached_loss(run, cell),
-        "devices": job.devices,
-        "waterfalls": attribution.waterfalls(run, cell, failed=outcome is Outcome.FAIL),
-        "missing": tuple(why for why in (efficiency, speedup, *others) if isinstance(why, Missing)),
-    }
-    return CellRecord.model_validate({**fixed, "outcome": outcome, "reason": reason, **figures})
+    return made(
+        outcome=outcome,
+        reason=reason,
+        sessions=len(logs),
+        sec_per_epoch=_scaled(step_s, lambda step: metrics.sec_per_epoch(step, in_epoch, batch)),
+        samples_per_s=_scaled(step_s, lambda step: batch / step),
+        tokens_per_s=_scaled(step_s, lambda step: batch * tokens / step) if tokens else None,
+        device_flop_per_s=_scaled(step_s, lambda step: batch * flop / step / cell.world_size) if flop else None,
+        efficiency=_known(efficiency),
+        speedup=_known(speedup),
+        slowdown=next((check.ratio for check in checks if check.ratio is not None and check.counts), None),
+        checks=checks,
+        tail=record.interval(tail.ratio) if tail else None,
+        cautions=cautions,
+        warning="; ".join(filter(None, (*cautions, counting.warning(run, cell)))),
+        counters=counting.counted(run, cell),
+        accuracy=accuracy.reached(run, cell),
+        test_loss=accuracy.reached_loss(run, cell),
+        devices=job.devices,
+        waterfalls=attribution.waterfalls(run, cell, failed=outcome is Outcome.FAIL),
+        missing=tuple(why for why in (efficiency, speedup, *others) if isinstance(why, Missing)),
+    )
 
 
 def _base(run: Observations, side: Side) -> record.BaseRecord:
