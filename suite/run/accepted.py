@@ -22,7 +22,7 @@ from suite.plan.cells import Cell, Side
 from suite.records import baselines
 from suite.records.baselines import AcceptedRun, Identity
 from suite.records.comparison import differences
-from suite.records.record import CheckRecord, Record, WaterfallRecord, interval
+from suite.records.record import CheckRecord, Record, WaterfallRecord
 from suite.run import judging, samples
 from suite.run.observations import Comparison, Observations
 from suite.verdict import Outcome
@@ -158,7 +158,7 @@ def _check(against: str, shown: RunDifference, why: str, *, counts: bool = True)
         against=against,
         outcome=Outcome.INCONCLUSIVE,
         reason="; ".join(filter(None, [f"{shown.said}: stored times decide nothing", why])),
-        ratio=interval(shown.ratio),
+        ratio=shown.ratio,
         counts=bool(why) and counts,
     )
 

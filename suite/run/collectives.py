@@ -21,7 +21,7 @@ from suite.processes.answers import Timed
 from suite.processes.failure import WorkerFailure, repeated
 from suite.processes.group import START_TIMEOUT_S, Group, dismiss
 from suite.processes.jobs import Exchange
-from suite.records.record import CollectivePoint, CollectiveRecord, Timing, interval
+from suite.records.record import CollectivePoint, CollectiveRecord, Timing
 from suite.run import blocks
 from suite.run.plan import Plan
 from suite.run.session import Say
@@ -118,7 +118,7 @@ class _WorldSize:
         if sweep not in self._errors:
             samples_s = [self._samples_s[sweep, size] for size in self._sizes[sweep]]
             line = alpha_beta.fit(self._sizes[sweep], samples_s)
-            result["alpha_s"], result["beta_s_per_byte"] = interval(line.alpha_s), interval(line.beta_s_per_byte)
+            result["alpha_s"], result["beta_s_per_byte"] = line.alpha_s, line.beta_s_per_byte
             result["points"] = tuple(map(partial(_point, sweep), self._sizes[sweep], samples_s))
         about = {"collective": sweep.collective, "algorithm": sweep.algorithm, "world_size": sweep.world_size}
         where = {"devices": self._names, "oversubscribed": self._devices.oversubscribed(sweep.world_size)}
@@ -173,7 +173,7 @@ def _point(sweep: CollectiveCell, size: int, samples_s: Sequence[float]) -> Coll
     return CollectivePoint(
         size_bytes=size,
         samples_s=tuple(samples_s),
-        time_s=interval(time_s),
+        time_s=time_s,
         algbw_gb_per_s=alpha_beta.algbw_gb_per_s(size, time_s.estimate),
         busbw_gb_per_s=alpha_beta.busbw_gb_per_s(size, time_s.estimate, sweep.world_size, sweep.collective),
     )

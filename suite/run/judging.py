@@ -21,7 +21,7 @@ from statistics import fmean
 
 from suite import verdict
 from suite.plan.cells import Cell, Side
-from suite.records.record import CheckRecord, interval
+from suite.records.record import CheckRecord
 from suite.run import accuracy, counting, samples
 from suite.run.observations import Observations
 from suite.run.schedule import LEAVE_AFTER
@@ -163,8 +163,7 @@ def slow_tail(run: Observations, cell: Cell) -> Tail | None:
 def _of_base(run: Observations, side: Side, outcome: Outcome, reason: str, ratio: Interval | None) -> CheckRecord:
     """Return a check of a cell's time against a base in the run."""
     label = run.comparison.bases[side].label
-    shown = None if ratio is None else interval(ratio)
-    return CheckRecord(rule=RULE_AGAINST[side], against=label, outcome=outcome, reason=reason, ratio=shown)
+    return CheckRecord(rule=RULE_AGAINST[side], against=label, outcome=outcome, reason=reason, ratio=ratio)
 
 
 def _time(run: Observations, cell: Cell, side: Side) -> CheckRecord:

@@ -10,10 +10,11 @@ from suite.plan import cells
 from suite.plan.cells import SINGLE, Arm, Cell, Side
 from suite.processes.failure import WorkerFailure
 from suite.records import record
-from suite.records.record import CellRecord, IntervalRecord, Missing
+from suite.records.record import CellRecord, Missing
 from suite.run import accuracy, attribution, counting, judging, machine, samples
 from suite.run.observations import Observations
 from suite.verdict import Outcome, metrics
+from suite.verdict.metrics import Interval
 
 
 def to_record(run: Observations) -> record.Record:
@@ -106,7 +107,7 @@ def _cell(run: Observations, cell: Cell) -> CellRecord:
         speedup=_known(speedup),
         slowdown=next((check.ratio for check in checks if check.ratio is not None and check.counts), None),
         checks=checks,
-        tail=record.interval(tail.ratio) if tail else None,
+        tail=tail.ratio if tail else None,
         cautions=cautions,
         warning="; ".join(filter(None, (*cautions, counting.warning(run, cell)))),
         counters=counting.counted(run, cell),
@@ -125,11 +126,11 @@ def _base(run: Observations, side: Side) -> record.BaseRecord:
     )
 
 
-def _known(figure: IntervalRecord | Missing | None) -> IntervalRecord | None:
-    return figure if isinstance(figure, IntervalRecord) else None
+def _known(figure: Interval | Missing | None) -> Interval | None:
+    return figure if isinstance(figure, Interval) else None
 
 
-def _efficiency(run: Observations, cell: Cell, own: Arm) -> IntervalRecord | Missing | None:
+def _efficiency(run: Observations, cell: Cell, own: Arm) -> Interval | Missing | None:
     why = partial(Missing, figure="efficiency")
     if cell.world_size == 1:
         alone = len(run.plan.config.devices.names) < 2
@@ -139,17 +140,17 @@ def _efficiency(run: Observations, cell: Cell, own: Arm) -> IntervalRecord | Mis
     if own.on_one in run.lost:
         return why(why=f"its one-device arm failed: {run.lost[own.on_one].cause}")
     logs = samples.log_efficiencies(run, own)
-    return record.interval(metrics.from_logs(logs)) if logs else why(why="needs world size 1 in the run")
+    return metrics.from_logs(logs) if logs else why(why="needs world size 1 in the run")
 
 
-def _speedup(run: Observations, cell: Cell, own: Arm) -> IntervalRecord | Missing | None:
+def _speedup(run: Observations, cell: Cell, own: Arm) -> Interval | Missing | None:
     if cell.runs_script:
         return None  # no plain trainer trains what only the script knows
     plain = cells.arm("candidate", SINGLE, cell).on_one
     ratios = samples.log_ratios(run, plain, own)
     if ratios:
         logs = [metrics.log_speedup(ratio, cell.mode, cell.world_size) for ratio in ratios]
-        return record.interval(metrics.from_logs(logs))
+        return metrics.from_logs(logs)
     if plain in run.lost:
         why = _why_not_plain(run, cell, run.lost[plain])
     elif run.plan.config.against is not None:
@@ -193,8 +194,8 @@ def _arm(run: Observations, arm: Arm) -> record.ArmRecord:
     )
 
 
-def _scaled(interval: metrics.Interval, function: Callable[[float], float]) -> IntervalRecord:
+def _scaled(interval: Interval, function: Callable[[float], float]) -> Interval:
     """Return the interval of a monotone function of a quantity; a falling one swaps its ends."""
     ends = sorted(function(end) for end in (interval.low, interval.high) if end is not None)
     low, high = ends or (None, None)
-    return IntervalRecord(estimate=function(interval.estimate), low=low, high=high)
+    return Interval(function(interval.estimate), low=low, high=high)
