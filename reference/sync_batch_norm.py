@@ -88,9 +88,7 @@ class SyncBatchNorm(_BatchNorm):
         if not self.training:
             return super().forward(X)
         self._check_input_dim(X)
-        # At least single precision, because a sum over a batch has too many terms for less.
-        dtype = torch.promote_types(X.dtype, torch.float32)
-        Y, mean, variance, count = _Normalise.apply(X, self.weight, self.bias, self.eps, dtype, self.gather)
+        Y, mean, variance, count = _Normalise.apply(X, self.weight, self.bias, self.eps, self.gather)
         self._track(mean, variance * (count / (count - 1)))
         return Y  # type: ignore[no-any-return]
 
@@ -116,9 +114,10 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, X: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype, gather: Gather
+        ctx: Any, X: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, gather: Gather
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        x = X.to(dtype)
+        # At least single precision, because a sum over a batch has too many terms for less.
+        x = X.to(torch.promote_types(X.dtype, torch.float32))
         others = [axis for axis in range(X.ndim) if axis != 1]
         n = X.numel() // X.shape[1]
         local_mean = x.sum(others) / max(n, 1)
@@ -162,7 +161,7 @@ class _Normalise(torch.autograd.Function):
         weight_dtype, bias_dtype = ctx.dtypes
         dweight = sum_dy_normal.to(weight_dtype) if ctx.needs_input_grad[1] else None
         dbias = sum_dy.to(bias_dtype) if ctx.needs_input_grad[2] else None
-        return dX, dweight, dbias, None, None, None
+        return dX, dweight, dbias, None, None
 
 
 def _per_channel(values: Tensor, like: Tensor) -> Tensor:

@@ -37,11 +37,11 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from suite.processes import hosts, loopback, remote
-from suite.processes.channel import Channel, ChannelClosed
+from suite.processes import hosts, remote
+from suite.processes.channel import LOOPBACK, Channel, ChannelClosed, listen_on_loopback
+from suite.processes.failure import stacks, stderr_tail, workers_of
 from suite.processes.folder import FOLDER
 from suite.processes.messages import Ended, Exit, Launcher, Stacks, Start, Tell, Welcome, read
-from suite.processes.outputs import stacks, stderr_tail, workers_of
 from suite.room import quiet
 
 STORE_TIMEOUT = timedelta(seconds=300)
@@ -52,11 +52,11 @@ class LoopbackRendezvous(RendezvousHandler):
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
-        with loopback.listen() as listener:
+        with listen_on_loopback() as listener:
             self._port: int = listener.getsockname()[1]
             # The store owns the descriptor from here on.
             self._store = TCPStore(
-                loopback.ADDRESS,
+                LOOPBACK,
                 self._port,
                 is_master=True,
                 timeout=STORE_TIMEOUT,
@@ -75,9 +75,7 @@ class LoopbackRendezvous(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Complete at once: one node, rank 0."""
-        return RendezvousInfo(
-            PrefixStore(self._run_id, self._store), 0, 1, RendezvousStoreInfo(loopback.ADDRESS, self._port)
-        )
+        return RendezvousInfo(PrefixStore(self._run_id, self._store), 0, 1, RendezvousStoreInfo(LOOPBACK, self._port))
 
     def is_closed(self) -> bool:
         """Never: the run ends it."""
@@ -119,7 +117,7 @@ def run_group(channel: Channel, start: Start, lock: threading.Lock, running: set
             nproc_per_node=start.size,
             run_id=start.group,
             rdzv_backend="loopback",
-            rdzv_endpoint=loopback.ADDRESS,
+            rdzv_endpoint=LOOPBACK,
             max_restarts=0,
             monitor_interval=0.5,
             logs_specs=DefaultLogsSpecs(log_dir=start.log_dir, redirects=Std.ALL),

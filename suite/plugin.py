@@ -367,7 +367,7 @@ def scaling_run(request: pytest.FixtureRequest) -> RunResult | str:
     collectives = [parameters["all_reduce_cell"] for parameters in selected if "all_reduce_cell" in parameters]
     checks = sum(1 for item in request.session.items if item.get_closest_marker("correctness"))
     # They load what measures and renders: only where something is measured.
-    from suite.run.execute import execute
+    from suite.run.execute import Selected, execute
     from suite.run.progress import Progress
 
     def keep(result: RunResult) -> None:
@@ -376,7 +376,8 @@ def scaling_run(request: pytest.FixtureRequest) -> RunResult | str:
     try:
         with as_interrupts():
             progress, spent_s = Progress(request.config), request.config.stash.get(CONFIRMING_S, 0.0)
-            return execute(request.config.stash[CONFIG], cells, collectives, progress, keep, checks, spent_s)
+            chosen = Selected(cells, collectives, checks)
+            return execute(request.config.stash[CONFIG], chosen, progress, keep, spent_s)
     except ValueError as error:  # RecordError is one
         return str(error)
 

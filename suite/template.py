@@ -30,8 +30,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from suite import worker
-from suite.processes import loopback
-from suite.processes.channel import Channel, ChannelClosed
+from suite.processes.channel import LOOPBACK, Channel, ChannelClosed, listen_on_loopback
 from suite.processes.messages import Ended, Exit, Launcher, Start, read
 from suite.room import quiet
 
@@ -42,8 +41,8 @@ TRAINERS = (
     *TORCH,
     "suite.rank.commands",
     "reference.trainers.data_parallel",
-    "reference.trainers.ddp_sync_bn",
-    "reference.trainers.fsdp_tokens",
+    "reference.trainers.ddp",
+    "reference.trainers.fsdp",
     "reference.trainers.gluon",
     "reference.trainers.scratch_overlap",
     "reference.trainers.single",
@@ -115,7 +114,7 @@ class Template:
             quiet.share_cores()
         group = self._groups[name] = ForkedGroup()
         try:
-            with loopback.listen() as listener:
+            with listen_on_loopback() as listener:
                 for rank in range(start.size):
                     pid = os.fork()
                     if pid == 0:
@@ -172,7 +171,7 @@ def _work(
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(start.size),
             "LOCAL_WORLD_SIZE": str(start.size),
-            "MASTER_ADDR": loopback.ADDRESS,
+            "MASTER_ADDR": LOOPBACK,
             "MASTER_PORT": str(port),
             "TORCHELASTIC_RUN_ID": start.group,
             "TORCHELASTIC_USE_AGENT_STORE": "True",  # every rank is a client of the store that rank 0 keeps here
@@ -204,9 +203,7 @@ def _redirect(folder: Path) -> None:
 def _store(listener: socket.socket, port: int) -> Any:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, and documented
 
-    return TCPStore(
-        loopback.ADDRESS, port, is_master=True, wait_for_workers=False, master_listen_fd=os.dup(listener.fileno())
-    )
+    return TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=os.dup(listener.fileno()))
 
 
 def main() -> None:

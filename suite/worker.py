@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def contribute() -> int:
     """Start this host's workers for the controller of another host until its run is over; return an exit status."""
-    from suite.base import code
+    from suite.base import several
     from suite.room.devices import cuda_count, torch_build
 
     missing = [name for name in (hosts.ENDPOINT, remote.SECRET) if not os.environ.get(name)]
@@ -95,8 +95,8 @@ def contribute() -> int:
         here = Launcher(
             host=socket.gethostname(),
             torch=torch_build().version,
-            commit=code.commit_here(Path.cwd()),
-            files=code.digests(Path.cwd()),
+            commit=several.commit_here(Path.cwd()),
+            files=several.digests(Path.cwd()),
             cores=len(quiet.available_cores()),
             gpus=cuda_count(),
             node=int(os.environ.get("GROUP_RANK", "0")),

@@ -44,7 +44,7 @@ TIMEOUT_S = 300.0
 @contextmanager
 def workers(workload: Workload = BUILT_IN["lenet"]) -> Iterator[tuple[Pool, Workload, Prepared]]:
     """Yield a pool of workers that are not forked, the workload, and its dataset, loaded."""
-    with Pool(kind="cpu", forks=False, import_paths=[ROOT]) as pool:
+    with Pool(kind="cpu", templates="none", import_paths=[ROOT]) as pool:
         helper = pool.launch("helper", 1)
         kept = str(pool.folder / "dataset")
         [prepared] = helper.request(Prepared, "prepare", dataset=workload.dataset, data_root="data", folder=kept)

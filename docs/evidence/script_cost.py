@@ -26,8 +26,8 @@ from pathlib import Path
 
 from docs.evidence.log import ROOT, markdown
 from suite.processes.answers import SetUp, Timed
+from suite.processes.channel import listen_on_loopback
 from suite.processes.jobs import Job, ModelSpec, Prepared, ScriptRun
-from suite.processes.loopback import listen
 from suite.processes.pool import Pool
 from suite.verdict.metrics import Interval, from_values, location, location_variance, t_quantile
 
@@ -83,7 +83,7 @@ def by_itself(folder: Path, words: list[str]) -> None:
         "LOCAL_WORLD_SIZE": 1,
         "OMP_NUM_THREADS": 1,
     }
-    with listen() as free:
+    with listen_on_loopback() as free:
         torchrun |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free.getsockname()[1], "PYTHONPATH": ROOT}
     environment = os.environ | {name: str(value) for name, value in torchrun.items()}
     subprocess.run([sys.executable, *words], cwd=folder, env=environment, check=True, timeout=TIMEOUT_S)

@@ -7,8 +7,7 @@ Images are in [0, 1] and not normalised, because the documents use ToTensor and 
 from __future__ import annotations
 
 from reference.data.dataset import Dataset
-from reference.data.feeds import LOADERS, feed
-from reference.data.index import index_batches
+from reference.data.feeds import LOADERS, feed, index_batches
 from reference.data.sources import DATASETS, load
 
 __all__ = ["DATASETS", "LOADERS", "Dataset", "feed", "index_batches", "load"]

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from reference.data.dataset import Dataset
 from reference.data.digits import digits
-from reference.data.fashion_mnist import fashion_mnist
-from reference.data.idx import has_idx_files
+from reference.data.fashion_mnist import fashion_mnist, has_idx_files
 from reference.data.synthetic import synthetic
 from reference.data.texts import texts, texts_tiny
 from reference.load import load_object

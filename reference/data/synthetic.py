@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reference.data.dataset import Dataset
-from reference.data.idx import IDX_FILES, has_idx_files, raw_folder, read_own, write_idx
+from reference.data.fashion_mnist import IDX_FILES, has_idx_files, raw_folder, read_own, write_idx
 
 _CLASSES = 10
 _SHIFTS = 5  # positions along each axis

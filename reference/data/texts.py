@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from reference.data.dataset import Dataset
+from reference.loss import IGNORED
 from reference.nest import Nest
-from reference.token_loss import IGNORED
 
 CERTAIN = 0.8
 

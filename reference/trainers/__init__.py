@@ -1,4 +1,4 @@
-"""The trainers, one per file: table name -> class, imported on demand. `protocol` defines what a trainer is."""
+"""The trainers, one kind of exchange a file: table name -> class, imported on demand. `protocol` defines a trainer."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ TRAINERS: dict[str, str] = {
     "data_parallel": "reference.trainers.data_parallel:DataParallelTrainer",
     "gluon": "reference.trainers.gluon:GluonTrainer",
     "ddp": "reference.trainers.ddp:DDPTrainer",
-    "ddp_sync_bn": "reference.trainers.ddp_sync_bn:DDPSyncBNTrainer",
+    "ddp_sync_bn": "reference.trainers.ddp:DDPSyncBNTrainer",
     "fsdp": "reference.trainers.fsdp:FSDPTrainer",
-    "ddp_tokens": "reference.trainers.ddp_tokens:DDPTokensTrainer",
-    "fsdp_tokens": "reference.trainers.fsdp_tokens:FSDPTokensTrainer",
+    "ddp_tokens": "reference.trainers.ddp:DDPTokensTrainer",
+    "fsdp_tokens": "reference.trainers.fsdp:FSDPTokensTrainer",
 }
 
 PLAIN_ON_ONE = ("scratch", "scratch_overlap", "data_parallel", "gluon", "ddp", "ddp_tokens")

@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from reference import generators
-from reference.trainers.ddp import require_process_group
+from reference.trainers.ddp import TokenLoss, require_process_group
 
 
 def units(net: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -169,3 +169,10 @@ class FSDPTrainer:
                 f"rank {dist.get_rank()} comes to {what!r}, and another rank to another layer: every rank must run the "
                 "same layers in the same order, if only to multiply a result by 0"
             )
+
+
+class FSDPTokensTrainer(TokenLoss, FSDPTrainer):
+    """SGD on a weighted mean over tokens plus a z-loss, parameters sharded over the default process group.
+
+    `DDPTokensTrainer` describes a minibatch, `FSDPTrainer` what is sharded and what is refused.
+    """

@@ -10,17 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from reference import generators
-from reference.loss import summed_loss
+from reference.loss import summed_loss, token_loss
 from reference.nest import Nest, samples
 from reference.sgd import sgd_
-from reference.token_loss import token_loss
 
 
 class Single:
     """Plain SGD on one device; devices beyond the first are ignored.
 
     The loss is the mean cross-entropy over the samples, or, where y is a dict as for `DDPTokensTrainer`,
-    `reference.token_loss.token_loss`.
+    `reference.loss.token_loss`.
     """
 
     processes: ClassVar[Literal["one", "per-device"]] = "one"

@@ -199,10 +199,10 @@ class Sides:
                 kind=self._kind,
                 python=python,
                 import_paths=self._paths,
-                renewed=self._renewed,
+                templates="renewed" if self._renewed else "one",
                 hosts=self._hosts,
-                restarted=self._restarted,
             )
+            pool.restarted = self._restarted
             self._closing.enter_context(pool)
             self._by_python[python] = pool
         return self._by_python[python]

@@ -11,10 +11,11 @@ import pytest
 from suite.benchmarks.replay import Clock, replay
 from suite.plan.cells import Cell
 from suite.plugin import CONFIG, ScalingWarning, result_of
-from suite.records.record import CellRecord, IntervalRecord, WaterfallRecord, oversubscribed_mark
+from suite.records.record import CellRecord, WaterfallRecord, oversubscribed_mark
 from suite.render import commands
 from suite.run import samples
 from suite.verdict import Outcome
+from suite.verdict.metrics import Interval
 
 if TYPE_CHECKING:
     from suite.run.execute import RunResult
@@ -69,7 +70,7 @@ def properties(cell: CellRecord) -> list[tuple[str, str]]:
     if cell.oversubscribed:
         pairs.append(("oversubscribed", "true"))
     for name in FIGURES:
-        figure: IntervalRecord | None = getattr(cell, name)
+        figure: Interval | None = getattr(cell, name)
         if figure is not None:
             pairs.append((name, f"{figure.estimate:.6g}"))
     shown = [missing for missing in cell.missing if missing.figure in ("efficiency", "speedup", "accuracy")]

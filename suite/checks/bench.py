@@ -23,9 +23,8 @@ from suite.processes.failure import WorkerFailure, harmless
 from suite.processes.group import Group
 from suite.processes.jobs import CaseJob
 from suite.processes.pool import Pool
-from suite.properties.answers import RIGHT, About, Described, Judgement
+from suite.properties.answers import RIGHT, About, Described, Judgement, Records, unpacked
 from suite.properties.case import LOW_PRECISION, MAY_REFUSE, Case
-from suite.properties.packing import unpacked
 from suite.room.devices import Devices
 
 MOST_REPLICAS = 8  # virtual devices of one process
@@ -127,7 +126,7 @@ class Bench:
             # Replicas that drift apart by the draws of their ranks are wrong, and sharing the draws would hide it.
             if self._judged(trainer, "replicas", case).finding:
                 return judgement
-            again = self._judged(trainer, check, case, shares_draws=True)
+            again = self._judged(trainer, check, replace(case, shares_draws=True))
             if again == judgement:
                 self._without_draws.add(trainer)
             elif not again.crashed and again != RIGHT:  # else it drew nothing, and was wrong for once
@@ -199,15 +198,7 @@ class Bench:
         return judgement
 
     def _judged(
-        self,
-        trainer: str,
-        check: str,
-        case: Case,
-        variants: int = 0,
-        *,
-        moves: int = 0,
-        parted: int = -1,
-        shares_draws: bool = False,
+        self, trainer: str, check: str, case: Case, variants: int = 0, *, moves: int = 0, parted: int = -1
     ) -> Judgement:
         """Put one case to a trainer and apply one check.
 
@@ -218,32 +209,34 @@ class Bench:
             variants: in low precision, of the case on one device.
             moves: how often one device begins at weights and minibatches that differ by rounding.
             parted: a step in which one device is also given each rank's samples alone.
-            shares_draws: as in `suite.properties.observe`.
         """
-        told: dict[str, Any] = {"check": check, "case": case.as_json(), "shares_draws": shares_draws}
-        told |= {"variants": variants, "alone": [], "moved": [], "parts": []}
+        told: dict[str, Any] = {"check": check, "case": case.as_json(), "variants": variants}
+        alone: list[Message] = []
+        parts: list[Message] = []
         moved: list[Case] = []
-        how: dict[str, bool] = {}
+        plain = False
         # A resumed trainer is compared with itself on k devices.
         if self._with_itself(trainer, check) and case.resumed is None:
             one = case.alone()
             # Whether to skip a step is the trainer's affair, about which a plain reference knows nothing.
-            how = {"plain": check not in ("not_a_number", "state"), "shares_draws": shares_draws}
-            record = self._alone(trainer, one, check, **how)
+            plain = check not in ("not_a_number", "state")
+            record = self._alone(trainer, one, check, plain=plain)
             if check == "loss" and record["plain"] and not record["raised"] and None in record["losses"]:
-                how["plain"] = False  # a `reference_step` need not return a loss
-                record = self._alone(trainer, one, check, **how)
+                plain = False  # a `reference_step` need not return a loss
+                record = self._alone(trainer, one, check, plain=plain)
             others = [replace(one, variant=number) for number in range(1, variants + 1)]
-            told["alone"] = [record, *(self._alone(trainer, other, check) for other in others)]
+            alone = [record, *(self._alone(trainer, other, check) for other in others)]
             moved = [replace(one, variant=number, moved_by=ROUNDING) for number in range(1, moves + 1)]
-            parts = [replace(one, part=(parted, rank, case.world_size)) for rank in _with_samples(case, parted)]
-            told["parts"] = [self._alone(trainer, part, check, **how) for part in parts]
-        group, told["ranks"] = self._observe(trainer, case, check, shares_draws=shares_draws)
-        judgement = self._asked(group, told)
+            shards = [replace(one, part=(parted, rank, case.world_size)) for rank in _with_samples(case, parted)]
+            parts = [self._alone(trainer, shard, check, plain=plain) for shard in shards]
+        group, ranks = self._observe(trainer, case, check)
+        records = Records(ranks, alone, parts=parts)
+        judgement = self._asked(group, {**told, "records": records})
         for other in moved:  # one by one, because a message has room for a few records of a large net
             if not judgement.finding:
                 break
-            judgement = self._asked(group, {**told, "moved": [self._alone(trainer, other, check, **how)]})
+            record = self._alone(trainer, other, check, plain=plain)
+            judgement = self._asked(group, {**told, "records": replace(records, moved=[record])})
         return judgement
 
     def _asked(self, group: Group, told: dict[str, Any]) -> Judgement:
@@ -300,16 +293,14 @@ class Bench:
             self._bound.add((group, trainer))
         return group, job
 
-    def _alone(self, trainer: str, case: Case, check: str, **how: bool) -> Message:
+    def _alone(self, trainer: str, case: Case, check: str, *, plain: bool = False) -> Message:
         """Return the record of a trainer on one device."""
-        [record] = self._observe(trainer, case, check, **how)[1]
+        [record] = self._observe(trainer, case, check, plain=plain)[1]
         return record
 
-    def _observe(
-        self, trainer: str, case: Case, check: str, *, plain: bool = False, shares_draws: bool = False
-    ) -> tuple[Group, list[Message]]:
+    def _observe(self, trainer: str, case: Case, check: str, *, plain: bool = False) -> tuple[Group, list[Message]]:
         group, job = self.place(trainer, case.world_size)
-        told = {"arm": job, "case": case.as_json(), "check": check, "plain": plain, "shares_draws": shares_draws}
+        told = {"arm": job, "case": case.as_json(), "check": check, "plain": plain}
         deadline_s = HANG_AGAIN_S if self.hangs.get(trainer) else HANG_S
         try:
             return group, group.request(dict, "observe", deadline_s, **told)

@@ -85,11 +85,11 @@ shuffles = st.fixed_dictionaries(
 
 
 @st.composite
-def interruptions(draw: st.DrawFn) -> dict[str, Any]:
+def interruptions(draw: st.DrawFn) -> functions.Interruption:
     """Draw a feed on several ranks, and after how many minibatches of an epoch it is interrupted."""
     drawn: dict[str, Any] = draw(feeds)
     most = -(-drawn["n"] // drawn["batch_size"])
-    return {**drawn, "world_size": draw(st.integers(1, 4)), "start": draw(st.integers(0, most))}
+    return functions.Interruption(**drawn, world_size=draw(st.integers(1, 4)), start=draw(st.integers(0, most)))
 
 
 def _rows(n: int) -> Tensor:
@@ -124,7 +124,7 @@ FUNCTION_CHECKS = {
     ),
     "feed_covers": _Check("feed", feeds, lambda f, drawn: functions.feed_covers(f, **drawn)),
     "feed_reshuffles": _Check("feed", shuffles, lambda f, drawn: functions.feed_reshuffles(f, **drawn)),
-    "feed_resumes": _Check("rank_feed", interruptions(), lambda f, drawn: functions.feed_resumes(f, **drawn)),
+    "feed_resumes": _Check("rank_feed", interruptions(), functions.feed_resumes),
 }
 
 

@@ -200,16 +200,8 @@ class _Search:
             if self._may_be_another_step(suspects):
                 more = (NOT_PLAIN, *more)
             self.judgement = replace(self.judgement, suspects=suspects)
-        self.failure = explain(
-            self.trainer,
-            self.check,
-            self.smallest,
-            self.judgement,
-            self.bench.devices,
-            self.bench.python_path,
-            shrunk=self.shrinks,
-            more=more,
-        )
+        shown = Failure(self.trainer, self.check, self.smallest, self.judgement, shrunk=self.shrinks, more=more)
+        self.failure = shown.text(self.bench.devices, self.bench.python_path)
 
     def _may_be_another_step(self, suspects: Sequence[str]) -> bool:
         """Return whether the trainer may take another step than oracle "sgd" expects, by what is known."""
@@ -290,31 +282,46 @@ def ended(case: Case, failure: WorkerFailure) -> Judgement:
     return Judgement(failure.cause, tuple(likely), details="\n".join(failure.details), crashed=True)
 
 
-def explain(
-    trainer: str,
-    check: str,
-    case: Case,
-    judgement: Judgement,
-    devices: Devices,
-    python_path: Sequence[Path] = (),
-    *,
-    shrunk: bool = False,
-    more: Sequence[str] = (),
-) -> str:
-    """Return a failure as it is shown: what is wrong, known bugs that it looks like, the case, how to see it again."""
-    what, found = "net" if case.text is None else "text", "smallest case found" if shrunk else "case"
-    lines = [f"{trainer}, check {check!r}: {judgement.finding}"]
-    lines += [f"  looks like: {suspect}" for suspect in judgement.suspects]
-    lines += [f"  {line}" for line in more]
-    lines.append(
-        f"  {found}: {case.world_size} device(s), minibatches of {list(case.batches)}, {case.dtype}, "
-        f"lr {case.lr}, seed {case.seed}, {what} {case.as_json()[what]}"
-    )
-    folders = os.pathsep.join(os.path.relpath(folder) for folder in python_path)
-    command = ["env", f"PYTHONPATH={folders}"] if folders else []
-    command += ["python", "-m", "suite.checks", trainer, check, str(case), *_named(devices)]
-    lines.append(f"  see it again: {shlex.join(command)}")
-    return "\n".join(filter(None, [*lines, judgement.details]))
+@dataclass(frozen=True)
+class Failure:
+    """A case that a trainer gets wrong.
+
+    Attributes:
+        trainer, check: their names.
+        case: what the trainer was given.
+        judgement: what is wrong, and the known bugs that it looks like.
+        shrunk: whether the case is the smallest one that was found.
+        more: lines about the trainer in other cases.
+    """
+
+    trainer: str
+    check: str
+    case: Case
+    judgement: Judgement
+    shrunk: bool = False
+    more: Sequence[str] = ()
+
+    def text(self, devices: Devices, python_path: Sequence[Path] = ()) -> str:
+        """Return what is shown: what is wrong, known bugs that it looks like, the case, how to see it again.
+
+        Args:
+            devices: of the bench, for the command.
+            python_path: folders of pytest's setting `pythonpath`, for the command.
+        """
+        case, found = self.case, "smallest case found" if self.shrunk else "case"
+        what = "net" if case.text is None else "text"
+        lines = [f"{self.trainer}, check {self.check!r}: {self.judgement.finding}"]
+        lines += [f"  looks like: {suspect}" for suspect in self.judgement.suspects]
+        lines += [f"  {line}" for line in self.more]
+        lines.append(
+            f"  {found}: {case.world_size} device(s), minibatches of {list(case.batches)}, {case.dtype}, "
+            f"lr {case.lr}, seed {case.seed}, {what} {case.as_json()[what]}"
+        )
+        folders = os.pathsep.join(os.path.relpath(folder) for folder in python_path)
+        command = ["env", f"PYTHONPATH={folders}"] if folders else []
+        command += ["python", "-m", "suite.checks", self.trainer, self.check, str(case), *_named(devices)]
+        lines.append(f"  see it again: {shlex.join(command)}")
+        return "\n".join(filter(None, [*lines, self.judgement.details]))
 
 
 def _named(devices: Devices) -> list[str]:

@@ -32,7 +32,7 @@ from suite.render import sweep as render
 from suite.render.screen import shown
 from suite.room.devices import cuda_count
 from suite.run import preparing
-from suite.run.learning import NotScored, learn
+from suite.run.learning import Limits, NotScored, learn
 from suite.run.observations import Observations
 from suite.run.plan import FIRST_STEP_TIMEOUT_S
 from suite.run.session import Say
@@ -178,9 +178,9 @@ def train(measurement: Observations, sides: Sides, wanted: Setting, seed: int, e
     for _ in range(2):
         begun, trial = time.monotonic(), dataclasses.replace(recipe, samples=batch, epochs=1)
         group.request(Epoch, "train", FIRST_STEP_TIMEOUT_S, arm=job, recipe=trial, epoch=0)
-    epoch_s = hang_timeout_s(recipe.minibatches * (time.monotonic() - begun))
+    limits = Limits(hang_timeout_s(recipe.minibatches * (time.monotonic() - begun)))
     try:
-        curve = learn(group.request, job, recipe, epoch_s, f"{short(config.trainers[0])} on {wanted}, seed {seed}", say)
+        curve = learn(group.request, job, recipe, limits, f"{short(config.trainers[0])} on {wanted}, seed {seed}", say)
     except NotScored as error:
         raise WorkerFailure("sweep", f"no accuracy: {error}") from error
     assert curve is not None, "a group raises where it cannot answer"

@@ -20,6 +20,7 @@ Message = dict[str, Any]
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 LONGEST_ADDRESS = 100  # bytes; the kernel takes 107, other systems 103
+LOOPBACK = "127.0.0.1"
 
 
 class ChannelClosed(ConnectionError):
@@ -183,3 +184,11 @@ class Channel:
         if not chunk:
             raise ChannelClosed("the other end closed the connection")
         self._buffer += chunk
+
+
+def listen_on_loopback() -> socket.socket:
+    """Return a socket that listens on a free port of loopback; no other process can take the port it is bound to."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind((LOOPBACK, 0))
+    listener.listen(128)
+    return listener

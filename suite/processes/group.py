@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 import psutil
 
-from suite.processes import failure, outputs
+from suite.processes import failure
 from suite.processes.channel import Channel, ChannelClosed, Message
 from suite.processes.messages import Answer, Ended, Tell, Value, read
 from suite.room import limits
@@ -303,7 +303,7 @@ class Group:
     def _stderr_tail(self, rank: int) -> str:
         """Return the end of what a rank on this host wrote to stderr; "" for one elsewhere."""
         here = self.parts[0]
-        return outputs.stderr_tail(self._pool.log_dir(self.name), here.index(rank)) if rank in here else ""
+        return failure.stderr_tail(self._pool.log_dir(self.name), here.index(rank)) if rank in here else ""
 
     def _tell(self, action: Literal["kill", "stacks"]) -> None:
         """Tell the other hosts what to do with their ranks."""
@@ -325,7 +325,7 @@ class Group:
     def _stacks(self) -> dict[int, str]:
         self._tell("stacks")
         by_local = {self.parts[0].index(rank): rank for rank in self.pids}
-        said = outputs.stacks(self._pool.log_dir(self.name), self._own_pids().values(), by_local)
+        said = failure.stacks(self._pool.log_dir(self.name), self._own_pids().values(), by_local)
         here = {by_local[local]: text for local, text in said.items()}
         if self.other_launchers:
             self._wait_for(lambda: len(self.stacks) >= len(self.other_launchers), END_TIMEOUT_S)

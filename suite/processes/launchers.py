@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from suite.processes import outputs
+from suite.processes import failure
 from suite.processes.channel import Channel
 from suite.processes.group import END_TIMEOUT_S
 from suite.processes.messages import Launcher
@@ -93,7 +93,7 @@ class LauncherProcess:
 
     def did_not_start(self) -> tuple[str, str]:
         """Return that it did not start, with its last line, and the end of all that it wrote to stderr."""
-        tail = self._log.read_text(errors="replace")[-outputs.TAIL_BYTES :]
+        tail = self._log.read_text(errors="replace")[-failure.TAIL_BYTES :]
         said = (tail.strip().splitlines() or ["no output"])[-1]
         if not self.hung_s:
             return f"the launcher did not start: {said}", tail

@@ -22,7 +22,7 @@ import psutil
 
 import reference
 import suite
-from suite.processes import failure, outputs
+from suite.processes import failure
 from suite.processes.channel import Channel, ChannelClosed, ChannelGarbled, Message, short
 from suite.processes.folder import FOLDER, TemporaryFolder, unusable
 from suite.processes.group import END_TIMEOUT_S, SEND_TIMEOUT_S, START_TIMEOUT_S, Group
@@ -30,7 +30,7 @@ from suite.processes.hosts import Hosts, OtherHosts, network
 from suite.processes.launchers import LauncherProcess, Launchers
 from suite.processes.messages import Ended, Hello, Launcher, Stacks, Start, read
 from suite.processes.remote import SECRET, Handshake
-from suite.room import footprint, quiet
+from suite.room import limits, quiet
 
 CATCH_UP_S = 1.0  # with what has arrived by a deadline; a peer may send without end
 
@@ -42,6 +42,8 @@ class Pool:
 
     Attributes:
         start_timeout_s: for the launcher, and for the processes of a group, to come up.
+        restarted: is told in a sentence that the launcher ended and will be started again. Its groups then raise
+            `LauncherEnded` instead of `WorkerFailure`, and whoever has asked them repeats all of it.
     """
 
     def __init__(
@@ -51,10 +53,8 @@ class Pool:
         preload: Literal["torch", "trainers"] = "torch",
         python: str = sys.executable,
         import_paths: Sequence[Path] = (),
-        forks: bool = True,
-        renewed: bool = False,
+        templates: Literal["none", "one", "renewed"] = "one",
         hosts: Hosts | None = None,
-        restarted: Callable[[str], None] | None = None,
     ) -> None:
         """Start the launcher. One that ends by itself is started again, once, when the next group is.
 
@@ -64,20 +64,18 @@ class Pool:
                 table too for everything else, which is computed exactly (`suite.room.quiet.EXACT`).
             python: the interpreter of the launcher and its workers; it needs torch.
             import_paths: folders the workers may import a user's trainer or model from.
-            forks: whether workers may be forked from a template (`suite.template`). CUDA, and systems other than Linux,
-                have them executed by torch's agent in any case.
-            renewed: whether `renew` will be called. Templates are loaded one a core then, for as many times.
+            templates: what workers are forked from (`suite.template`): "one" template, or one that is "renewed" by
+                `renew`, for which one a core is loaded at a time. With "none", on CUDA, and on systems other than
+                Linux, torch's agent executes them.
             hosts: of a run on several; torch's agent executes the workers then, and no launcher is started again.
-            restarted: is told in a sentence that the launcher ended and will be started again. Its groups then raise
-                `LauncherEnded` instead of `WorkerFailure`, and whoever has asked them repeats all of it.
 
         Raises:
             ValueError: the endpoint of several hosts is no address of this one, the folder cannot be made in TMPDIR, or
                 a container has no memory for a process that loads torch.
         """
-        if lacking := footprint.lacking(1):
+        if lacking := limits.lacking(1):
             raise ValueError(lacking)
-        self.forks = forks and kind == "cpu" and hasattr(os, "pidfd_open") and hosts is None
+        self.forks = templates != "none" and kind == "cpu" and hasattr(os, "pidfd_open") and hosts is None
         self.hosts = hosts.count if hosts else 1
         self._other_hosts = OtherHosts(hosts) if hosts else None
         self._kind, self._exact = kind, preload == "trainers"
@@ -85,7 +83,7 @@ class Pool:
         self.groups: dict[str, Group] = {}
         self._kept: dict[tuple[str, tuple[str, ...]], Group] = {}
         self._started = 0
-        self._restarted = restarted
+        self.restarted: Callable[[str], None] | None = None
         self._launcher_deaths, self._restart_due = 0, False
         self._selector = selectors.DefaultSelector()
         try:
@@ -116,7 +114,7 @@ class Pool:
             "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(self.folder / "inductor")),
         }
         environment.pop(SECRET, None)  # nothing on this host needs it but the controller
-        at_once = footprint.templates() if self.forks and renewed else 1
+        at_once = limits.templates() if self.forks and templates == "renewed" else 1
         command, forget = [python, "-m", *launcher], self.forget
         self.launchers = Launchers(command, environment, self.folder, reaped=reaped, at_once=at_once, forget=forget)
 
@@ -197,7 +195,7 @@ class Pool:
             parts = self._other_hosts.settings.layout(size, spread=spread)
             self._wait_for_hosts(name, needed=len(parts))
         self._wait_for_launcher(name)
-        if lacking := footprint.lacking(len(parts[0]), forked=self.forks):
+        if lacking := limits.lacking(len(parts[0]), forked=self.forks):
             raise failure.WorkerFailure(name, lacking)
         self._drop_logs()
         launchers = self._channels()[: len(parts)]
@@ -264,7 +262,7 @@ class Pool:
 
     def strays(self, name: str) -> list[int]:
         """Return the processes of a group that torch's agent has started, by their command lines, connected or not."""
-        return outputs.workers_of(self._process.pid, name)
+        return failure.workers_of(self._process.pid, name)
 
     def end_orphans(self) -> None:
         """End the processes that workers started and did not end, once no group is left that may need them."""
@@ -363,7 +361,7 @@ class Pool:
         self._process.wait(END_TIMEOUT_S)  # the reaper ends workers first
         self._launcher_deaths += 1
         self._restart_due = self._launcher_deaths == 1 and self._other_hosts is None
-        tell = self._restarted if self._restart_due else None
+        tell = self.restarted if self._restart_due else None
         for group in self.groups.values():
             group.abandon(self._why_ended(), repeated=tell is not None)
         if tell is not None:

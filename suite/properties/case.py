@@ -1,28 +1,138 @@
 """One case of a correctness check: a small network, a world size, and the minibatches of a few steps. Pure.
 
-A case is JSON, on its way to the ranks and in the message of a failure, and all that is needed to reproduce one.
+A case is JSON, on its way to the ranks and in the message of a failure, and all that is needed to reproduce one. The
+rules say what that JSON may hold, so that one that a person wrote ends in a message and not in a traceback.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from suite.properties import case_rules
+MOST_NUMBERS = 2**24  # in the parameters, in a minibatch, and in the scores of one by each other
 
+Rule = tuple[str, Callable[[Any], bool]]  # what is expected, and whether a value is that
+FLAG: Rule = ("true or false", lambda value: isinstance(value, bool))
+PARTS: Rule = ("an object of its parts", lambda value: isinstance(value, Mapping))
+RATE: Rule = ("a number above 0", lambda value: type(value) in (int, float) and math.isfinite(value) and value > 0)
 # Checks whose cases a trainer may refuse by raising: unused parameters, a sample that is not a number, and a batch
 # normalisation of one sample, as accumulation in micro-batches can make it of any minibatch.
 MAY_REFUSE = ("batch_norm", "refusals", "not_a_number")
-
 LOW_PRECISION = "low_precision"  # the check whose cases have variants
-
 # A convolutional net sees its features as an image: channels, height, width. With one channel, channels-last weights
 # would be contiguous as well.
 IMAGE = (2, 4, 4)
+
+
+def _whole(least: int, most: int) -> Rule:
+    return f"a whole number from {least} to {most}", lambda value: type(value) is int and least <= value <= most
+
+
+def _even(least: int, most: int) -> Rule:
+    return f"an even number from {least} to {most}", lambda value: value % 2 == 0 and _whole(least, most)[1](value)
+
+
+def _one_of(*names: str) -> Rule:
+    return f"one of {', '.join(names)}", lambda value: value in names
+
+
+def _list_of(rule: Rule, most: int) -> Rule:
+    expected, fits = rule
+    return (
+        f"a list of at most {most}, each {expected}",
+        lambda value: isinstance(value, list | tuple) and len(value) <= most and all(map(fits, value)),
+    )
+
+
+def _or_none(rule: Rule) -> Rule:
+    expected, fits = rule
+    return f"{expected}, or null", lambda value: value is None or fits(value)
+
+
+STEP = _or_none(_whole(0, 99))
+
+CASE: dict[str, Rule] = {
+    "world_size": _whole(1, 64),
+    "batches": _list_of(_whole(1, 4096), 100),
+    "seed": _whole(0, 2**32 - 1),
+    "dtype": _one_of("float64", "float32", "bfloat16"),
+    "lr": RATE,
+    "net": PARTS,
+    "text": _or_none(PARTS),
+    "spoiled": STEP,
+    "overflows": FLAG,
+    "variant": _whole(0, 9999),
+    "moved_by": ("a number from 0 to 1", lambda value: type(value) in (int, float) and 0 <= value <= 1),
+    "resumed": STEP,
+    "part": _or_none(("[step, rank, ranks]", lambda value: len(value) == 3 and all(map(_whole(0, 99)[1], value)))),
+    "shares_draws": FLAG,
+}
+NET: dict[str, Rule] = {
+    "inputs": _whole(1, 2**17),
+    "hidden": _list_of(_whole(1, 2**14), 16),
+    "classes": _whole(2, 1024),
+    "activation": _one_of("tanh", "relu"),
+    "conv": FLAG,
+    "norm": _one_of("none", "layer", "batch"),
+    "dropout": FLAG,
+    "buffer": FLAG,
+    "tied": FLAG,
+    "frozen": FLAG,
+    "unused": _one_of("none", "nowhere", "somewhere", "elsewhere", "later"),
+}
+TEXT: dict[str, Rule] = {
+    "vocabulary": _whole(2, 2**14),
+    "positions": _whole(1, 1024),
+    "width": _even(2, 2**12),
+    "blocks": _whole(0, 16),
+    "norm": _one_of("none", "layer", "rms"),
+    "rotary": FLAG,
+    "tied": FLAG,
+    "checkpoint": FLAG,
+    "dropout": FLAG,
+    "unequal": FLAG,
+    "ignored": FLAG,
+    "silent": _whole(0, 4096),
+    "weighted": FLAG,
+    "unused": _one_of("none", "nowhere", "somewhere"),
+}
+RULES = {"Case": CASE, "Net": NET, "Text": TEXT}
+
+
+def require_valid(kind: str, content: Any) -> None:
+    """Check the JSON of a case, a net or a text, part by part.
+
+    Args:
+        kind: a name in `RULES`.
+        content: what was read.
+
+    Raises:
+        ValueError: it is no object, or has an unknown part or one with a wrong value; the message says what is valid.
+    """
+    rules = RULES[kind]
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{kind} is {_short(content)}: expected {PARTS[0]}, {', '.join(rules)}")
+    if unknown := set(content) - set(rules):
+        raise ValueError(f"{kind} has no {sorted(unknown)}: its parts are {', '.join(rules)}")
+    for name, value in content.items():
+        expected, fits = rules[name]
+        if not _holds(fits, value):
+            raise ValueError(f"{kind}.{name} is {_short(value)}: expected {expected}")
+
+
+def _holds(fits: Callable[[Any], bool], value: Any) -> bool:
+    try:
+        return fits(value)
+    except (TypeError, ValueError):  # such as a text where a number is expected
+        return False
+
+
+def _short(value: Any) -> str:
+    return repr(value)[:80]
 
 
 @dataclass(frozen=True)
@@ -46,7 +156,7 @@ class Net:
 
 @dataclass(frozen=True)
 class Text:
-    """A language model and its texts; `suite.properties.texts` builds both. The default is an embedding and a head."""
+    """A language model and its texts; `suite.properties.nets` builds both. The default is an embedding and a head."""
 
     vocabulary: int = 2
     positions: int = 1  # tokens of the longest text
@@ -81,6 +191,7 @@ class Case:
     moved_by: float = 0.0  # a variant keeps the order, and its features and first weights differ by this share at most
     resumed: int | None = None  # the step before which the trainer is saved, and another instance goes on from there
     part: tuple[int, int, int] | None = None  # (step, rank, ranks): in this step only the samples of one of so many
+    shares_draws: bool = False  # in every step a sample gets the random numbers that one device would draw for it
 
     @property
     def drops(self) -> bool:
@@ -135,13 +246,13 @@ class Case:
             ValueError: an unknown part, a missing one, or a value that is not valid; the message says what is. So is a
                 case that is too large.
         """
-        case_rules.require_valid("Case", content)
+        require_valid("Case", content)
         for name in ("world_size", "batches"):
             if name not in content:
-                raise ValueError(f"Case has no {name}: expected {case_rules.CASE[name][0]}")
+                raise ValueError(f"Case has no {name}: expected {CASE[name][0]}")
         net, text = dict(content.get("net", {})), content.get("text")
-        case_rules.require_valid("Net", net)
-        case_rules.require_valid("Text", text or {})
+        require_valid("Net", net)
+        require_valid("Text", text or {})
         if "hidden" in net:
             net["hidden"] = tuple(net["hidden"])
         built: dict[str, Any] = {"net": Net(**net), "text": None if text is None else Text(**text)}
@@ -151,8 +262,8 @@ class Case:
         for name, step in (("spoiled", case.spoiled), ("resumed", case.resumed)):
             if step is not None and step >= len(case.batches):
                 raise ValueError(f"Case.{name} is step {step} of {len(case.batches)}: expected one of them, from 0")
-        if (numbers := case.numbers()) > case_rules.MOST_NUMBERS:
-            raise ValueError(f"the case has tensors of {numbers} numbers: expected {case_rules.MOST_NUMBERS} at most")
+        if (numbers := case.numbers()) > MOST_NUMBERS:
+            raise ValueError(f"the case has tensors of {numbers} numbers: expected {MOST_NUMBERS} at most")
         return case
 
     def numbers(self) -> int:

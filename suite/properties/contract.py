@@ -7,7 +7,8 @@ expected form, so that the author need not read our source.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -260,3 +261,28 @@ def close_trainer(trainer: Any) -> None:
             raise ContractError(
                 "`close` destroyed the process group, which it did not make; destroy only groups of the trainer's own"
             )
+
+
+@contextmanager
+def defaults_kept() -> Iterator[None]:
+    """Set again afterwards what was set before."""
+    grad, dtype, device = torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_default_device()
+    try:
+        yield
+    finally:
+        _set(grad, dtype, device)
+
+
+@contextmanager
+def torchs_own_defaults() -> Iterator[None]:
+    """Have torch's own defaults inside, whatever a trainer's module has set: gradients, float32, the CPU."""
+    with defaults_kept():
+        _set(True, torch.float32, torch.device("cpu"))
+        yield
+
+
+def _set(grad: bool, dtype: torch.dtype, device: torch.device) -> None:
+    torch.set_grad_enabled(grad)
+    torch.set_default_dtype(dtype)
+    if torch.get_default_device() != device:
+        torch.set_default_device(None if device.type == "cpu" else device)

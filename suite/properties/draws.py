@@ -1,4 +1,4 @@
-"""Gives every sample the random numbers that one device would draw for it (worker's side).
+"""Gives every sample the random numbers that one device would draw for it, and notes what a step draws (worker's side).
 
 A step may draw for its samples: noise, masks, the times of a diffusion. Every rank draws from generators of its own, so
 what k devices compute is rightly not what one computes. Under `DrawsOfOneDevice` they can be compared: all ranks have
@@ -10,6 +10,8 @@ of them; and what other threads than the one that calls `step` draw.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CPU = torch.device("cpu")
+BITS = 64  # values of a mask from which on two equal masks are no coincidence
 
 
 class DrawsOfOneDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -81,3 +84,39 @@ class DrawsOfOneDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _own(self, drawn: Tensor, share: int) -> Tensor:
         """Return the rows of this process's samples, `share` for each; everything where the draw is not for samples."""
         return drawn[share * self.mine.start : share * self.mine.stop] if share else drawn
+
+
+class Noise(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps a digest of every random tensor with one row for each sample; equal digests are equal noise.
+
+    Not seen: what NumPy and Python draw, whole numbers, masks of few bits, noise drawn for one sample or with another
+    first axis than the samples, what other threads than the one that called `step` draw in the forward, and noise of
+    cases whose steps have as many samples on a rank.
+
+    Args:
+        samples: in this process's part of the minibatch. Fewer than two are not told from a number for all of them.
+        sizes: of axes of parameters. A random tensor with as many rows need not be noise for samples: PowerSGD draws
+            one for each parameter, rightly the same on all ranks.
+    """
+
+    def __init__(self, samples: int, sizes: Collection[int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.samples = 0 if samples < 2 or samples in sizes else samples
+        self.digests: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call an operator; note what it returns if it draws random numbers."""
+        returned = func(*args, **(kwargs or {}))
+        if self.samples and torch.Tag.nondeterministic_seeded in func.tags:
+            drawn = returned[0] if isinstance(returned, tuple) else returned
+            if type(drawn) is Tensor and self._is_noise(drawn):
+                values = drawn.detach().cpu().to(torch.float64).contiguous().numpy().tobytes()
+                self.digests.append(hashlib.sha256(values).hexdigest())
+        return returned
+
+    def _is_noise(self, drawn: Tensor) -> bool:
+        if not drawn.is_floating_point() or drawn.ndim == 0 or len(drawn) != self.samples:
+            return False
+        return drawn.numel() >= BITS or len(set(drawn.flatten().tolist())) > 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -207,7 +208,7 @@ def feed_reshuffles(index_batches: IndexBatches, n: int, batch_size: int, seed: 
     """The order differs between epochs and between seeds, and is the same in every process.
 
     Args:
-        index_batches: as `reference.data.index.index_batches`.
+        index_batches: as `reference.data.feeds.index_batches`.
         n: 20 or more, so that two orders are never equal by chance.
         batch_size: samples in a batch.
         seed: any.
@@ -230,14 +231,10 @@ def feed_reshuffles(index_batches: IndexBatches, n: int, batch_size: int, seed: 
     return RIGHT
 
 
-def feed_resumes(
-    rank_batches: RankBatches, n: int, batch_size: int, seed: int, epoch: int, world_size: int, start: int
-) -> Judgement:
-    """A feed that goes on in the middle of an epoch yields the rest of it, on every rank, and no sample twice.
+class Interruption(NamedTuple):
+    """A feed that several ranks take part of an epoch from, before it is interrupted.
 
-    Args:
-        rank_batches: as `reference.data.index.rank_batches`: the numbers of one rank's samples, minibatch by minibatch.
-            One that keeps its own place takes `start` minibatches, saves its state, and loads it into another.
+    Attributes:
         n: number of samples.
         batch_size: samples in a minibatch over all ranks.
         seed: any.
@@ -245,6 +242,24 @@ def feed_resumes(
         world_size: number of ranks.
         start: the minibatches of the epoch that were trained on before the interruption.
     """
+
+    n: int
+    batch_size: int
+    seed: int
+    epoch: int
+    world_size: int
+    start: int
+
+
+def feed_resumes(rank_batches: RankBatches, interruption: Interruption) -> Judgement:
+    """A feed that goes on in the middle of an epoch yields the rest of it, on every rank, and no sample twice.
+
+    Args:
+        rank_batches: as `reference.data.feeds.rank_batches`: the numbers of one rank's samples, minibatch by minibatch.
+            One that keeps its own place takes `start` minibatches, saves its state, and loads it into another.
+        interruption: the feed, and when it is interrupted.
+    """
+    n, batch_size, seed, epoch, world_size, start = interruption
 
     def batches(rank: int, start: int) -> list[list[int]]:
         place = {"world_size": world_size, "rank": rank, "start": start}

@@ -2,18 +2,19 @@
 
 `observe` trains a few minibatches and records, for every forward of the model, the outputs of all its modules, and for
 every step the gradients. `suite.properties.compared` holds the records of k devices against that of one. The model
-computes in float64, and `suite.properties.modes.comparable` keeps in eval mode what mixes samples or draws, so both
+computes in float64, and `comparable` keeps in eval mode what mixes samples or draws, so both
 compute the same but for rounding. Not covered: dropout, batch statistics and low precision, which the generated cases
 check (`suite.properties.trainer`), modules that are called outside of the model's own forward, and torch.compile.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,24 +24,45 @@ from reference.nest import Nest
 from reference.scatter import shard_bounds
 from suite.properties import contract, learned
 from suite.properties.draws import DrawsOfOneDevice
-from suite.properties.gradients import gradients_at_optimizers
-from suite.properties.rows import rows_of
-from suite.properties.whole import whole
+from suite.properties.gradients import gradients_at_optimizers, whole
 from suite.room import accelerator
 
 Record = dict[str, Any]
+Key = tuple[bytes, ...]
+MOST = 64  # ways to find the given tensors in a minibatch that are tried
+KEPT_IN_EVAL: tuple[type[nn.Module], ...] = (
+    nn.modules.batchnorm._NormBase,  # batch and instance normalisation, on several devices too
+    nn.modules.dropout._DropoutNd,
+    nn.RReLU,
+    # These two drop out what is between their layers.
+    nn.RNNBase,
+    nn.MultiheadAttention,
+)
+
+
+class Lesson(NamedTuple):
+    """What a model is trained on.
+
+    Attributes:
+        minibatches: whole ones, on the CPU; a rank of several takes its shard.
+        lr: learning rate.
+        draws_from: a seed; every step then draws for its samples what one device would (`suite.properties.draws`).
+        spare: more minibatches, which are trained until something was learned, and leave nothing but that.
+    """
+
+    minibatches: Sequence[tuple[Nest, Nest]]
+    lr: float
+    draws_from: int | None = None
+    spare: Sequence[tuple[Nest, Nest]] = ()
 
 
 def observe(
     trainer: type[Any],
     devices: Sequence[torch.device],
     model: nn.Module,
-    minibatches: Sequence[tuple[Nest, Nest]],
-    lr: float,
+    lesson: Lesson,
     rank: int = 0,
     world_size: int = 1,
-    draws_from: int | None = None,
-    spare: Sequence[tuple[Nest, Nest]] = (),
 ) -> Record:
     """Train minibatches, one a step.
 
@@ -48,12 +70,9 @@ def observe(
         trainer: a class that `suite.properties.contract.load_trainer` returned.
         devices: of this process.
         model: with this rank's initial weights.
-        minibatches: whole ones, on the CPU; a rank of several takes its shard.
-        lr: learning rate.
+        lesson: the minibatches, the same on every rank.
         rank: of this process.
         world_size: how many processes there are; 1 for a trainer of one process.
-        draws_from: a seed; every step then draws for its samples what one device would (`suite.properties.draws`).
-        spare: more minibatches, which are trained until something was learned, and leave nothing but that.
 
     Returns:
         Plain values and tensors on the CPU:
@@ -70,6 +89,7 @@ def observe(
         suite.properties.contract.ContractError: the trainer breaks the protocol.
         Exception: what the trainer or the model raises.
     """
+    minibatches, lr, draws_from, spare = lesson
     made = trainer(model, list(devices), lr=lr)
     contract.check_instance(made, list(devices))
     first = calling.unwrapped(made.replicas[0])
@@ -153,3 +173,85 @@ class _Passes:
         if name == "":
             self.passes.append(now)
             self._running.now = None
+
+
+def rows_of(X: Sequence[Tensor], y: Sequence[Tensor], given: Sequence[Tensor]) -> list[int] | None:
+    """Return the samples that a forward was given; None where that cannot be told.
+
+    A tensor of X must be among what it was given, and others help. Of equal samples the first one is named, unless the
+    forward was also given something else, which may tell them apart.
+
+    Args:
+        X, y: the tensors of the whole minibatch, each (n, ...).
+        given: to the forward, in any order.
+    """
+    found = [(leaf, origins) for leaf in given if leaf.ndim and (origins := _origins(leaf, (*X, *y)))]
+    only_these = len(found) == sum(leaf.ndim > 0 for leaf in given)
+    parts = [leaf for leaf, _ in found]
+    if len({len(leaf) for leaf in parts}) != 1:
+        return None
+    chosen = itertools.islice(itertools.product(*[origins for _, origins in found]), MOST)
+    # Twice the same tensor comes last.
+    for wholes in sorted(chosen, key=lambda wholes: len(wholes) - len(set(map(id, wholes)))):
+        if any(one is part for one in wholes for part in X):
+            keys = _keys(wholes)
+            numbers = {key: number for number, key in reversed(list(enumerate(keys)))}
+            rows = [numbers[key] for key in _keys(parts) if key in numbers]
+            if len(rows) == len(parts[0]) and (only_these or len(numbers) == len(keys)):
+                return rows
+    return None
+
+
+def _origins(leaf: Tensor, minibatch: Sequence[Tensor]) -> list[Tensor]:
+    """Return the tensors of a minibatch that have all rows of a given one."""
+    alike = [part for part in minibatch if (part.dtype, part.shape[1:]) == (leaf.dtype, leaf.shape[1:])]
+    rows = set(_keys([leaf])) if alike else set()
+    return [part for part in alike if rows <= set(_keys([part]))]
+
+
+def _keys(tensors: Sequence[Tensor]) -> list[Key]:
+    """Return the bytes of each sample's row of all tensors."""
+    on_cpu = [tensor.detach().cpu() for tensor in tensors]
+    return [tuple(row.contiguous().numpy().tobytes() for row in rows) for rows in zip(*on_cpu, strict=True)]
+
+
+@contextmanager
+def comparable(model: nn.Module, *, everything: bool = False) -> Iterator[None]:
+    """Keep a model comparable whatever its step does to training and eval mode.
+
+    What depends on the mode and mixes the samples of a rank, or draws, is rightly another on k devices than on one:
+    batch normalisation and dropout. Torch's own layers of these kinds (`KEPT_IN_EVAL`) stay in eval mode, or every
+    module, although `train()` is called. All other modules follow the step, because a model may return other things
+    while it trains. What is compiled runs as it is written, because hooks see no modules in compiled code.
+
+    A batch normalisation without running statistics gets mean 0 and variance 1, because it has no eval mode otherwise.
+    """
+    model.eval()
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+            _give_statistics(module)
+    set_mode = nn.Module.train
+
+    def stay(module: nn.Module, mode: bool = True) -> nn.Module:
+        return set_mode(module, False)
+
+    with ExitStack() as stack:
+        for kind in (nn.Module,) if everything else KEPT_IN_EVAL:
+            stack.callback(_restore, kind, vars(kind).get("train"))
+            kind.train = stay  # type: ignore[method-assign,assignment]
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
+
+
+def _restore(kind: type[nn.Module], its_own: object) -> None:
+    if its_own is None:
+        del kind.train
+    else:
+        kind.train = its_own  # type: ignore[assignment,method-assign]
+
+
+def _give_statistics(module: nn.modules.batchnorm._BatchNorm) -> None:
+    like = next(module.parameters(), torch.empty(0))
+    module.track_running_stats = True
+    module.running_mean = torch.zeros(module.num_features, dtype=like.dtype, device=like.device)
+    module.running_var = torch.ones_like(module.running_mean)

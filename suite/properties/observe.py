@@ -22,18 +22,15 @@ from reference import nest
 from reference.evaluate import count_correct
 from reference.nest import Nest
 from reference.scatter import shard_bounds
-from suite.properties import contract, defaults, nets, saved
+from suite.properties import contract, nets
 from suite.properties.case import Case
-from suite.properties.draws import DrawsOfOneDevice
-from suite.properties.gradients import gradients_at_optimizers
-from suite.properties.log import Log
-from suite.properties.noise import Noise
-from suite.properties.texts import TextNet
-from suite.properties.whole import whole
+from suite.properties.draws import DrawsOfOneDevice, Noise
+from suite.properties.gradients import gradients_at_optimizers, whole
+from suite.properties.nets import Log, TextNet
+from suite.properties.state import NOT_LOADED, alike, changed, flattened
 from suite.room import accelerator, errors
 
 EVALUATED = 101  # test samples: uneven over 2, 3, 4, ... devices; enough to count otherwise with other buffers
-NOT_LOADED = "its weights stay what they were"
 MOST_WORDS = 3  # parts of a state that a message names
 OTHER = 1000  # added to a rank's number for the weights and generators that a resumed instance starts from
 
@@ -41,7 +38,7 @@ Observation = dict[str, Any]
 Loss = Callable[[Tensor, Nest], Tensor]
 
 
-@defaults.kept()
+@contract.defaults_kept()
 def observe(
     trainer: type[Any],
     devices: Sequence[torch.device],
@@ -50,7 +47,6 @@ def observe(
     *,
     check: str = "",
     plain: bool = False,
-    shares_draws: bool = False,
 ) -> tuple[Observation, Loss | None]:
     """Train the steps of a case.
 
@@ -61,8 +57,6 @@ def observe(
         rank: of this process; every rank starts from different weights, and rank 0's count.
         check: which one will judge: some of what is recorded, only one of them needs. By default all but `state`.
         plain: whether to train by the trainer's `reference_step`, where it has one.
-        shares_draws: whether a sample gets the random numbers that one device would draw for it, the same in every
-            step (`suite.properties.draws`).
 
     Returns:
         The record, and the trainer's own loss where it has one:
@@ -81,8 +75,8 @@ def observe(
         - "changed": whether a step changed its minibatch, or one before;
         - "skipped": whether one of torch's GradScalers found its scale too large in a step, which it then skips;
         - "scales": of torch's GradScalers, after every step;
-        - "log": for every step, what the net's forwards saw (`suite.properties.log.Log`);
-        - "drew": whether a step drew random numbers; on a GPU known where it `shares_draws`;
+        - "log": for every step, what the net's forwards saw (`suite.properties.nets.Log`);
+        - "drew": whether a step drew random numbers; on a GPU known where the case `shares_draws`;
         - "noise": for every step of a net with dropout, digests of the noise that was drawn for its samples;
         - "synchronised": whether a layer of the first replica is a SyncBatchNorm, by its class's name;
         - "correct": of `EVALUATED` test samples, {"shared": how many its replicas together got right of this process's
@@ -104,7 +98,7 @@ def observe(
         uninterrupted = other["parameters"]
     accelerator.make_exact(devices)
     accelerator.seed(devices, case.seed + rank)
-    training = _Training(trainer, devices, case, rank, plain=plain, shares_draws=shares_draws)
+    training = _Training(trainer, devices, case, rank, plain=plain)
     record = training.record
     record["uninterrupted"] = uninterrupted
     model = nets.build(case, rank)
@@ -147,18 +141,11 @@ class _Training:
     _sizes: set[int]  # of the net's parameters
 
     def __init__(
-        self,
-        trainer: type[Any],
-        devices: Sequence[torch.device],
-        case: Case,
-        rank: int,
-        *,
-        plain: bool,
-        shares_draws: bool,
+        self, trainer: type[Any], devices: Sequence[torch.device], case: Case, rank: int, *, plain: bool
     ) -> None:
         """Train nothing yet; the arguments are those of `observe`."""
         self._class, self._devices, self._case, self._rank = trainer, list(devices), case, rank
-        self._shares_draws, self._per_device = shares_draws, trainer.processes == "per-device"
+        self._per_device = trainer.processes == "per-device"
         # A wrong gradient shows in what SGD makes of it, and under oracle "sgd" nothing else is expected.
         self._seen_in_parameters = torch.optim.SGD if getattr(trainer, "oracle", "sgd") == "self" else Optimizer
         self._scalers: list[torch.amp.GradScaler] = []
@@ -200,10 +187,10 @@ class _Training:
         self._note_parameters()
         if saves and contract.describe(self._class).resumes:
             self.where = "state_dict() before the first step"
-            begun = saved.flattened(self.made.state_dict())
+            begun = flattened(self.made.state_dict())
             # What changes with the seeds is the state of a generator.
             accelerator.seed(self._devices, self._case.seed + OTHER + self._rank)
-            reseeded = saved.flattened(self.made.state_dict())
+            reseeded = flattened(self.made.state_dict())
             accelerator.seed(self._devices, self._case.seed + self._rank)
             self.record["saved"] = [begun]
             self.record["of_generators"] = [path for path in begun if repr(begun[path]) != repr(reseeded.get(path))]
@@ -228,8 +215,8 @@ class _Training:
         self._fed += [(leaf, leaf.clone()) for leaf in nest.leaves((X, y))]
         del self._log[:]
         noise = Noise(len(nest.leaves(X)[0]), self._sizes) if case.drops else None
-        draws = DrawsOfOneDevice(n, mine) if self._shares_draws else None
-        if self._shares_draws:
+        draws = DrawsOfOneDevice(n, mine) if case.shares_draws else None
+        if case.shares_draws:
             accelerator.seed(self._devices, case.seed)
         generators = accelerator.host_generators()
         scales = [scaler.get_scale() for scaler in self._scalers]
@@ -261,7 +248,7 @@ class _Training:
         }
         if saves and self.record["saved"]:
             self.where = "state_dict() after the last step"
-            self.record["saved"].append(saved.flattened(self.made.state_dict()))
+            self.record["saved"].append(flattened(self.made.state_dict()))
 
     def _watch(self, train: Callable[..., Any], model: nets.CaseNet | TextNet) -> None:
         """Train by `train` from now on; `model` is the net that the trainer was given."""
@@ -318,7 +305,7 @@ def _in_another_instance(
         suite.properties.contract.ContractError: what `state_dict` returned cannot be saved and loaded safely.
     """
     state = _loaded(made.state_dict())
-    before = saved.flattened(state)
+    before = flattened(state)
     contract.close_trainer(made)
     accelerator.seed(devices, case.seed + OTHER + rank)
     model = nets.build(case, OTHER + rank)
@@ -327,7 +314,7 @@ def _in_another_instance(
     fresh = [parameter.detach().clone() for parameter in other.replicas[0].parameters()]
     other.load_state_dict(state)
     stays = all(map(torch.equal, _local(fresh), _local(other.replicas[0].parameters())))
-    differs = saved.changed(before, saved.flattened(other.state_dict()))
+    differs = changed(before, flattened(other.state_dict()))
     return other, model, [*([NOT_LOADED] if stays else []), *differs][:MOST_WORDS]
 
 
@@ -365,11 +352,6 @@ def _loaded(state: Any) -> Any:
 
 def _values(trainer: Any) -> list[list[float]]:
     return [value.flatten().tolist() for value in whole(list(trainer.replicas[0].parameters()))]
-
-
-def alike(a: Tensor, b: Tensor) -> bool:
-    """Return whether parameters are equal to the last digit; 0 equals -0, and NaN equals NaN."""
-    return torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
 
 
 def _differing(trainer: Any) -> list[tuple[int, int, float]]:

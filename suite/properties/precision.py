@@ -5,7 +5,7 @@ and with inputs that are moved by up to half an ulp before they are rounded. Und
 split in two, whose gradients are added up in bfloat16; each step of a variant begins at the parameters that the trainer
 had before it, moved as well, because a text has no inputs that can be moved. These variants are computed on the CPU,
 also where the trainer is on GPUs, so every second one has the logarithms of its softmaxes rounded as GPUs do
-(`suite.properties.rounds_once`). Under oracle "self" the trainer itself computes the variants, from initial weights
+(`suite.properties.seen`). Under oracle "self" the trainer itself computes the variants, from initial weights
 that are moved by up to half an ulp as well. Some of its cases have parameters in float32, which autocast needs. What
 torch's optimisers are given is compared, and the change of the parameters where that is not known: Adam makes a whole
 step of a gradient that is nothing but rounding error. What a `reference_step` gives them must be within the noise in

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from reference import nest
 from reference.nest import Nest
@@ -18,13 +20,39 @@ from suite.properties import nets, tolerance
 from suite.properties.case import Case
 from suite.properties.contract import apply_loss
 from suite.properties.draws import DrawsOfOneDevice
+from suite.properties.nets import TextNet
 from suite.properties.observe import Loss, Observation
-from suite.properties.rounds_once import RoundsOnce
-from suite.properties.texts import TextNet
 from suite.room import accelerator
 
+FUNCTIONS = (torch.ops.aten._log_softmax.default, torch.ops.aten.logsumexp.default)
+NARROW = (torch.bfloat16, torch.float16)
 Parameters = list[Tensor]
 ALL = slice(None)
+
+
+class RoundsOnce(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Computes logarithms of softmaxes in low precision as GPUs do: in float32, rounded once.
+
+    On CPUs torch rounds the logarithm of the sum before it subtracts it. Where a sample is nearly right, p - y is
+    smaller than that error, and in every variant of the case it is the same.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Tell torch not to load its compiler, which takes seconds; nothing here is compiled."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call an operator."""
+        if func not in FUNCTIONS or args[0].dtype not in NARROW:
+            return func(*args, **(kwargs or {}))
+        rounded: Tensor = func(args[0].float(), *args[1:], **(kwargs or {})).to(args[0].dtype)
+        return rounded
 
 
 @dataclass(frozen=True)
@@ -41,7 +69,6 @@ class Seen:
         parts: the records of the trainer on one device on each rank's samples alone, in the step `parted`.
         oracle: "sgd" or "self".
         loss: the trainer's own, None for cross-entropy.
-        shares_draws: whether samples got the random numbers that one device would draw for them; the loss draws alike.
     """
 
     case: Case
@@ -53,7 +80,6 @@ class Seen:
     disturbed: Sequence[Observation] = ()
     moved: Sequence[Observation] = ()
     parts: Sequence[Observation] = ()
-    shares_draws: bool = False
 
     @property
     def steps(self) -> range:
@@ -79,7 +105,7 @@ class Seen:
 
     @property
     def drew(self) -> bool:
-        """Whether a step drew random numbers; on a GPU known where it `shares_draws`."""
+        """Whether a step drew random numbers; on a GPU known where the case `shares_draws`."""
         return any(observed["drew"] for observed in (*self.ranks, self.alone or {"drew": False}))
 
     @property
@@ -133,7 +159,7 @@ class Seen:
         """
         if self.loss is None:
             return F.cross_entropy(output, y)
-        if not self.shares_draws:
+        if not self.case.shares_draws:
             return apply_loss(self.loss, output, y).mean()
         accelerator.seed([], self.case.seed)
         with DrawsOfOneDevice(n or len(output), samples or slice(0, len(output))):

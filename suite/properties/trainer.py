@@ -16,11 +16,11 @@ from reference import nest
 from reference.evaluate import count_correct, count_labels
 from reference.scatter import chunk_sizes, shard_bounds
 from suite.properties import batch_norm as normalisation
-from suite.properties import itself, nets, precision, resume, state, suspects, tolerance
+from suite.properties import itself, nets, precision, state, suspects, tolerance
 from suite.properties.answers import RIGHT, SHARED_DRAWS, SKIPPED_ALONE, Judgement
 from suite.properties.case import MAY_REFUSE
-from suite.properties.defaults import torchs_own
-from suite.properties.observe import Observation, alike, evaluation_set
+from suite.properties.contract import torchs_own_defaults
+from suite.properties.observe import Observation, evaluation_set
 from suite.properties.seen import Seen, flat
 
 Check = Callable[[Seen], Judgement]
@@ -175,7 +175,7 @@ def low_precision(seen: Seen) -> Judgement:
     until, apart = seen.first_skipped, replicas(seen)
     if apart != RIGHT:
         return apart
-    if seen.shares_draws and seen.drew:
+    if seen.case.shares_draws and seen.drew:
         return Judgement(note="not compared in low precision: the step draws random numbers")
     wrong = next((w for step in seen.steps[:until] if (w := precision.judge_step(seen, step)) != RIGHT), RIGHT)
     if wrong != RIGHT or until is None:
@@ -200,7 +200,7 @@ CHECKS: dict[str, Check] = {
     "evaluation": evaluation,
     "not_a_number": not_a_number,
     "state": state.judge,
-    "resume": resume.judge,
+    "resume": state.judge_resumed,
     "refusals": refusals,
 }
 
@@ -209,7 +209,7 @@ OF_STEPS = ("gradient", "trajectory", "identity", "replicas", "loss", "low_preci
 NOTHING_MOVED = "nothing was compared in a case whose steps changed no parameter"
 
 
-@torchs_own()
+@torchs_own_defaults()
 def judge(check: str, seen: Seen) -> Judgement:
     """Apply a check of `CHECKS`.
 
@@ -237,7 +237,7 @@ def judge(check: str, seen: Seen) -> Judgement:
         return Judgement(note=NOTHING_MOVED)
     if judgement.step >= 0 and any(_off_itself(check, seen, moved) for moved in seen.moved):
         return Judgement(note=CONDITIONED)
-    if not (seen.shares_draws and seen.drew):
+    if not (seen.case.shares_draws and seen.drew):
         return judgement
     if judgement.finding:
         plain = seen.oracle == "sgd" and seen.loss is None
@@ -324,7 +324,7 @@ def _replicas_at(seen: Seen, step: int) -> Judgement:
             )
     for rank in range(1, len(seen.ranks)):
         for name, ours, theirs in zip(seen.names, seen.parameters(step), seen.parameters(step, rank), strict=True):
-            if not alike(ours, theirs):
+            if not state.alike(ours, theirs):
                 return Judgement(
                     f"{when}, {name!r} of rank {rank} differs from rank 0's by {tolerance.size(ours - theirs):.3g}",
                     _suspects(seen, step - 1, rank) if step and seen.oracle == "sgd" else (),

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # public, and documented
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from reference import nest
 from reference.data import Dataset, feed
@@ -23,16 +24,18 @@ from reference.loss import why_unfit
 from reference.models.init import build
 from reference.nest import Nest
 from suite.processes import hosts
-from suite.processes.answers import Counted
+from suite.processes.answers import Counted, Traced
 from suite.processes.folder import FOLDER
 from suite.processes.jobs import LOADERS, READ_AHEAD, Job, ModelSpec, Place, Prepared
 from suite.properties import contract
-from suite.rank import counting, flops, kept, transport
+from suite.rank import counting, kept, transport
 from suite.rank.finite import first_bad_sample
-from suite.rank.timing import window
+from suite.rank.timing import require_finite, window
 from suite.room import accelerator, limits, quiet
 from suite.room.devices import survey
+from suite.script.timed import TimedScript
 
+ROWS = 10  # of the table of a trace
 PARTS = ("train_X", "train_y", "test_X", "test_y")
 VERSIONS = 8  # of a compiled function for each device: as many as torch by default keeps for all devices of a process
 
@@ -188,7 +191,7 @@ class TimedArm:
                 "use a smaller batch, fewer devices, or a larger dataset"
             )
         counted = rank == 0 and devices[0].type != "cpu"  # a rate of a GPU says how much of it a model uses
-        self.sample_flop = flops.of_a_sample(model, dataset.train_X, dataset.train_y) if counted else 0
+        self.sample_flop = counting.of_a_sample(model, dataset.train_X, dataset.train_y) if counted else 0
         self._batches = self._endless(dataset, job, job.shard(rank))
         self._remedy = job.dataset.remedy
         self._read_ahead = READ_AHEAD * LOADERS[workload.loader]
@@ -203,7 +206,9 @@ class TimedArm:
     def window(self, steps: int, lead_in: int = 0, *, keeps: bool = False) -> int:
         """Return the nanoseconds of `steps` training steps with their feed, as `suite.rank.timing.window` does."""
         self._use_up()
-        return window(self._step, steps, self.devices, lead_in=lead_in, keeps=keeps, remedy=self._remedy)
+        duration_ns, loss = window(self._step, steps, self.devices, lead_in=lead_in, keeps=keeps)
+        require_finite(loss, steps, self._remedy)
+        return duration_ns
 
     def probe(
         self, steps: int, *, resident: bool, share: int, exchange: bool, alone: bool, lead_in: int = 0
@@ -227,7 +232,9 @@ class TimedArm:
             self._use_up()
         step = self._resident_step(share, exchange) if resident else self._step
         with _kept(self.trainer.replicas):
-            return window(step, steps, self.devices, together=not alone, lead_in=lead_in, remedy=self._remedy)
+            duration_ns, loss = window(step, steps, self.devices, together=not alone, lead_in=lead_in)
+            require_finite(loss, steps, self._remedy)
+        return duration_ns
 
     def count(self, steps: int) -> Counted:
         """Count what training steps without their feed do (`suite.rank.counting`), and restore the replicas.
@@ -335,3 +342,38 @@ def group_of(backend: str, device: torch.device) -> dict[str, Any]:
     if backend == "nccl":
         return {"backend": "cpu:gloo,cuda:nccl", "device_id": device}
     return {"backend": backend}
+
+
+class TracedArm(TimedArm):
+    """An arm that annotates the parts of each step: `feed` draws the minibatch, and `step` is the trainer's."""
+
+    def _step(self) -> Any:
+        with record_function("feed"):
+            X, y = next(self._batches)
+        with record_function("step"):
+            return self._train(self.trainer.step, X, y, self.global_batch)
+
+
+def trace(arm: TracedArm | TimedScript, steps: int, path: Path) -> Traced:
+    """Trace one window of steps of a warmed-up arm, and write it as a Chrome trace to `path`, which ends in .json.gz.
+
+    The trace has CPU activities of every thread, because a trainer of several CPU devices in one process has a thread
+    for each, and CUDA activities on CUDA devices. Not covered: Python frames, tensor shapes and memory, whose recording
+    would slow small steps most.
+
+    Raises:
+        OSError: the file cannot be written; no part of it remains.
+    """
+    on_gpus = any(device.type != "cpu" for device in arm.devices)
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpus else [])]
+    with profile(activities=activities, experimental_config=counting.EVERY_THREAD) as profiler:
+        duration_ns = arm.window(steps)
+    part = path.with_name(f".{path.name}")  # ends in .gz too, which makes torch compress it
+    try:
+        profiler.export_chrome_trace(str(part))
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    by = "self_device_time_total" if on_gpus else "self_cpu_time_total"
+    table = profiler.key_averages().table(sort_by=by, row_limit=ROWS, max_name_column_width=40)
+    return Traced(duration_ns / steps / 1e6, table)

@@ -51,15 +51,17 @@ def time_calls(rank: int, exchange: Exchange, size_bytes: int, calls: int, *, ch
         ValueError: the algorithm is unknown.
     """
     devices = arm.bind(rank, exchange)
-    ranks = range(len(devices)) if exchange.processes == "one" else [rank]
     if exchange.collective in PIECEWISE:
-        return _time_pieces(rank, exchange, devices[0], size_bytes, calls, check=check, lead_in=lead_in)
-    all_reduce_ = _named(exchange)
-    if check:
-        require_sums(all_reduce_, exchange.algorithm, devices, ranks, len(exchange.devices), size_bytes)
-    tensors = [torch.zeros(size_bytes // 4, device=device) for device in devices]
-    all_reduce_(tensors)
-    return window(partial(all_reduce_, tensors), calls, devices, lead_in=lead_in)
+        call = _of_pieces(rank, exchange, devices[0], size_bytes, check=check)
+    else:
+        all_reduce_ = _named(exchange)
+        if check:
+            ranks = range(len(devices)) if exchange.processes == "one" else [rank]
+            require_sums(all_reduce_, exchange.algorithm, devices, ranks, len(exchange.devices), size_bytes)
+        call = partial(all_reduce_, [torch.zeros(size_bytes // 4, device=device) for device in devices])
+    call()
+    duration_ns, _ = window(call, calls, devices, lead_in=lead_in)
+    return duration_ns
 
 
 def require_sums(
@@ -142,16 +144,16 @@ def require_pieces(
         require_equal(about, piece, sums(world_size, len(whole), device)[rank * count :][:count])
 
 
-def _time_pieces(
-    rank: int, exchange: Exchange, device: torch.device, size_bytes: int, calls: int, *, check: bool, lead_in: int
-) -> int:
+def _of_pieces(
+    rank: int, exchange: Exchange, device: torch.device, size_bytes: int, *, check: bool
+) -> Callable[[], object]:
+    """Return a call of a collective of `PIECEWISE` on zeros; `check` it first."""
     call, world_size = PIECEWISE[exchange.collective], len(exchange.devices)
     count = size_bytes // 4 // world_size
     whole, piece = torch.zeros(count * world_size, device=device), torch.zeros(count, device=device)
     if check:
         require_pieces(call, exchange.collective, rank, world_size, whole, piece)
-    call(whole.zero_(), piece.zero_())
-    return window(partial(call, whole, piece), calls, [device], lead_in=lead_in)
+    return partial(call, whole.zero_(), piece.zero_())
 
 
 def _named(exchange: Exchange) -> AllReduce:

@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -22,7 +23,18 @@ import torch
 from torch import distributed as dist
 
 from reference.load import load_object
-from suite.processes.answers import Connected, Counted, Epoch, Parameters, Probed, SetUp, Timed, TorchGpus, Traced
+from suite.processes.answers import (
+    Connected,
+    Counted,
+    Epoch,
+    Parameters,
+    Probed,
+    SetUp,
+    Timed,
+    TorchGpu,
+    TorchGpus,
+    Traced,
+)
 from suite.processes.folder import FOLDER
 from suite.processes.jobs import (
     OUT,
@@ -41,13 +53,11 @@ from suite.processes.messages import read
 from suite.properties import contract
 from suite.properties import observe as observation
 from suite.properties import trainer as trainer_checks
-from suite.properties.answers import Described, Judgement
+from suite.properties.answers import Described, Judgement, Records, packed
 from suite.properties.case import Case
-from suite.properties.packing import packed, unpacked
 from suite.properties.seen import Seen
 from suite.rank import arm as arms
-from suite.rank import collectives, counting, memory, own_model, profiling, purity, training, transport
-from suite.rank import gpus as torch_gpus
+from suite.rank import collectives, counting, memory, own_model, purity, training, transport
 from suite.rank.finite import first_not_finite
 from suite.rank.others import Others
 from suite.rank.timing import LossNotFinite
@@ -103,8 +113,23 @@ def describe(state: State, trainer: str, apart: dict[str, Any] | None = None) ->
 
 
 def gpus(state: State) -> TorchGpus:
-    """Return what torch shows of the GPUs, as `suite.rank.gpus.describe` does."""
-    return torch_gpus.describe()
+    """Return what torch can use of the GPUs in this process; it does not raise."""
+    architectures = tuple(torch.cuda.get_arch_list())
+    shows = partial(TorchGpus, torch=str(torch.__version__), cuda=torch.version.cuda or "", architectures=architectures)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an old driver warns and then raises, in the same words
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+            shown = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    except (RuntimeError, AssertionError) as error:  # without CUDA in the build it is an AssertionError
+        return shows(reason=" ".join(str(error).split()))
+    return shows(gpus=tuple(map(_shown_gpu, shown)))
+
+
+def _shown_gpu(gpu: Any) -> TorchGpu:
+    """Return a GPU as torch's properties have it; on ROCm its architecture is followed by features: "gfx942:xnack-"."""
+    architecture = gpu.gcnArchName.partition(":")[0] if torch.version.hip else ""
+    return TorchGpu(name=gpu.name, uuid=str(gpu.uuid), capability=(gpu.major, gpu.minor), architecture=architecture)
 
 
 def versions() -> dict[str, str]:
@@ -266,9 +291,9 @@ def trace(state: State, arm: dict[str, Any], warm_up: int, steps: int, path: str
     """Trace steps of an arm after a warm-up, into the file `path` with this rank's suffix."""
     job, name = read(Job, arm), f"{os.path.basename(path)}-rank{state.rank}.json.gz"
     if job.script is None:
-        with contextlib.closing(profiling.TracedArm(state.rank, state.devices(job), job)) as traced:
+        with contextlib.closing(arms.TracedArm(state.rank, state.devices(job), job)) as traced:
             traced.window(warm_up)
-            return profiling.trace(traced, steps, Path(os.path.dirname(path), name))
+            return arms.trace(traced, steps, Path(os.path.dirname(path), name))
     folder = _below(os.path.dirname(path))
     timed, _ = _timed_script(state, job, job.script)
 
@@ -276,7 +301,7 @@ def trace(state: State, arm: dict[str, Any], warm_up: int, steps: int, path: str
         with contextlib.closing(timed):
             timed.reach()
             timed.window(warm_up)
-            return profiling.trace(timed, steps, folder / name)
+            return arms.trace(timed, steps, folder / name)
 
     return Takeover(timed.run, reach, timed.so_far)
 
@@ -317,13 +342,14 @@ def bind(state: State, arm: dict[str, Any]) -> dict[str, Any]:
 
 
 def observe(
-    state: State, arm: dict[str, Any], case: dict[str, Any], check: str, plain: bool, shares_draws: bool
+    state: State, arm: dict[str, Any], case: dict[str, Any], check: str, plain: bool
 ) -> observation.Observation:
     """Run a trainer through a case of a correctness check; return this rank's record, packed."""
     job = read(CaseJob, arm)
     trainer, devices = contract.load_trainer(job.trainer), state.devices(job)
-    how = {"plain": plain, "shares_draws": shares_draws}
-    observed, state.loss = observation.observe(trainer, devices, Case.from_json(case), state.rank, check=check, **how)
+    observed, state.loss = observation.observe(
+        trainer, devices, Case.from_json(case), state.rank, check=check, plain=plain
+    )
     state.oracle = getattr(trainer, "oracle", "sgd")
     return packed(observed)
 
@@ -344,26 +370,29 @@ def judge(
     state: State,
     check: str,
     case: dict[str, Any],
-    ranks: list[dict[str, Any]],
-    alone: list[dict[str, Any]],
     variants: int,
-    moved: list[dict[str, Any]],
-    parts: list[dict[str, Any]],
-    shares_draws: bool,
+    records: dict[str, Any],
 ) -> Judgement:
-    """Apply a check to all ranks' records of the last observed case; only rank 0 gets this command."""
-    ranks, alone = unpacked(ranks), unpacked(alone)
+    """Apply a check to all ranks' records of the last observed case; only rank 0 gets this command.
+
+    Args:
+        state: of the worker.
+        check: its name.
+        case: what the ranks were given.
+        variants: in low precision, of the case on one device.
+        records: the fields of `suite.properties.answers.Records`.
+    """
+    observed = read(Records, records).unpacked()
     seen = Seen(
         Case.from_json(case),
-        ranks,
-        alone[0] if alone else None,
+        observed.ranks,
+        observed.alone[0] if observed.alone else None,
         state.oracle,
         state.loss,
         variants=variants,
-        disturbed=alone[1:],
-        moved=unpacked(moved),
-        parts=unpacked(parts),
-        shares_draws=shares_draws,
+        disturbed=observed.alone[1:],
+        moved=observed.moved,
+        parts=observed.parts,
     )
     return trainer_checks.judge(check, seen)
 

@@ -18,7 +18,7 @@ from reference.data import feed
 from reference.data import load as load_dataset
 from reference.models.init import build
 from suite.processes.jobs import ModelJob
-from suite.properties import compared, modes, modules
+from suite.properties import compared, modules
 from suite.properties.answers import Judgement
 from suite.rank import kept
 from suite.room import accelerator, errors
@@ -50,15 +50,13 @@ def train(trainer: type[Any], devices: Sequence[torch.device], job: ModelJob, ra
     alone = job.world_size == 1
     batches = itertools.islice(feed(dataset, "resident", batch, seed=job.seed), job.steps + SPARE * alone)
     drawn = [nest.move(pair, "cpu", torch.float64) for pair in batches]
-    minibatches, spare = drawn[: job.steps], drawn[job.steps :]
     accelerator.seed(devices, job.generator_seed + rank)
     place = {"rank": rank, "world_size": job.world_size if job.processes == "per-device" else 1}
     draws_from = job.generator_seed if job.shares_draws else None
+    lesson = modules.Lesson(drawn[: job.steps], job.lr, draws_from, spare=drawn[job.steps :])
     try:
-        with modes.comparable(model.double(), everything=job.stays_in_eval):
-            record = modules.observe(
-                trainer, devices, model, minibatches, job.lr, **place, draws_from=draws_from, spare=spare
-            )
+        with modules.comparable(model.double(), everything=job.stays_in_eval):
+            record = modules.observe(trainer, devices, model, lesson, **place)
     except (MemoryError, RuntimeError) as error:
         said = errors.text_of(error)
         if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in said:

@@ -16,7 +16,6 @@ import torch
 from torch import distributed as dist
 
 from reference.per_device import synchronize
-from suite.processes.jobs import DIVERGED
 from suite.properties.contract import loss_of
 from suite.room import accelerator
 
@@ -33,8 +32,7 @@ def window(
     together: bool = True,
     lead_in: int = 0,
     keeps: bool = False,
-    remedy: str = DIVERGED,
-) -> int:
+) -> tuple[int, Any]:
     """Time `steps` calls of `step`.
 
     Args:
@@ -46,14 +44,10 @@ def window(
             arms ran has lowered its clocks.
         keeps: whether this process keeps the memory of accelerators that no tensor uses in the end. To give it back and
             to ask for it again before the next window is work of the driver.
-        remedy: what to do where the loss is not finite.
 
     Returns:
-        Nanoseconds on this rank's clock, from the barrier until the last device has finished.
-
-    Raises:
-        LossNotFinite: the last step returned a loss that is not a finite number.
-        suite.properties.contract.ContractError: it returned something else than a number.
+        Nanoseconds on this rank's clock, from the barrier until the last device has finished; and what the last step
+        returned, to be read after the clock, because that synchronises.
     """
     loss: Any = None
     for _ in range(lead_in):
@@ -67,9 +61,18 @@ def window(
         loss = step()
     synchronize(devices)
     duration_ns = time.perf_counter_ns() - start_ns
-    number = loss_of(loss)  # read after the clock: it synchronises
-    if number is not None and not math.isfinite(number):
-        raise LossNotFinite(f"the loss is {number} after {steps} more steps; {remedy}")
     if not keeps:
         accelerator.release(devices)
-    return duration_ns
+    return duration_ns, loss
+
+
+def require_finite(loss: Any, steps: int, remedy: str) -> None:
+    """Check what the last of so many steps returned.
+
+    Raises:
+        LossNotFinite: it is a loss that is not a finite number; the message has the remedy.
+        suite.properties.contract.ContractError: it is something else than a number.
+    """
+    number = loss_of(loss)
+    if number is not None and not math.isfinite(number):
+        raise LossNotFinite(f"the loss is {number} after {steps} more steps; {remedy}")

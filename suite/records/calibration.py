@@ -17,7 +17,7 @@ from pydantic import AwareDatetime, Field, model_validator
 from scipy.special import nctdtrinc, ndtri, stdtrit
 
 from suite.plan.cells import measured_mode
-from suite.records.differences import differences
+from suite.records.comparison import differences
 from suite.records.files import RecordError, read_inside, write_inside
 from suite.records.record import Environment
 from suite.room.part import Part

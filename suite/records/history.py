@@ -19,18 +19,18 @@ from suite.plan import cells
 from suite.plan.cells import SINGLE
 from suite.records import baselines
 from suite.records.baselines import Baseline, Identity
-from suite.records.differences import differences
+from suite.records.comparison import differences
 from suite.records.files import RecordError, read_inside
 from suite.records.record import (
     CellRecord,
     Environment,
-    IntervalRecord,
     Machine,
     Record,
     Session,
     oversubscribed_mark,
 )
 from suite.verdict import Outcome
+from suite.verdict.metrics import Interval
 
 MAX_RUNS = 1_000  # newest
 MAX_CELLS = 100
@@ -79,8 +79,8 @@ class Point:
 
     run: int
     outcome: str
-    sec_per_epoch: IntervalRecord
-    efficiency: IntervalRecord | None
+    sec_per_epoch: Interval
+    efficiency: Interval | None
     accuracy: float | None
     accepted: bool
     pinned: bool
@@ -224,7 +224,7 @@ def _probes(cells: Iterable[CellRecord]) -> Iterable[CellRecord]:
             oversubscribed=False,
             outcome=Outcome.NO_BASELINE,
             reason="timed in every run, to show how fast the machine is",
-            sec_per_epoch=IntervalRecord(estimate=statistics.median(of_cells)),
+            sec_per_epoch=Interval(statistics.median(of_cells)),
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from suite.plan.cells import Side
 from suite.plan.workloads import Workload
@@ -31,6 +31,18 @@ MAX_CHECKS = 1_000_000  # of correctness, in one pytest session
 LARGEST = 1e100  # number, either side of zero: differences and products of a few stay finite
 
 Finite = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
+
+
+def _bounded(figure: Interval) -> Interval:
+    """Refuse numbers beyond `LARGEST`."""
+    for number in (figure.estimate, figure.low, figure.high):
+        if number is not None and not abs(number) <= LARGEST:  # NaN is neither
+            raise ValueError(f"{number:g} is out of range: expected numbers from {-LARGEST:g} to {LARGEST:g}")
+    return figure
+
+
+Kept = Annotated[Interval, AfterValidator(_bounded)]
+"""An estimate with its 95 % interval over sessions; none from a single session."""
 
 
 class Machine(Part):
@@ -171,19 +183,6 @@ class Session(Part):
     probes: tuple[Probe, ...] = ()
 
 
-class IntervalRecord(Part):
-    """An estimate with its 95 % interval over sessions; none from a single session."""
-
-    estimate: Finite
-    low: Finite | None = None
-    high: Finite | None = None
-
-
-def interval(computed: Interval) -> IntervalRecord:
-    """Return an interval as a record keeps it."""
-    return IntervalRecord(estimate=computed.estimate, low=computed.low, high=computed.high)
-
-
 class Accuracy(Part):
     """Really trained epochs: the workload's own recipe, with `batch` and `lr` as this mode and world size have them.
 
@@ -220,7 +219,7 @@ class CheckRecord(Part):
     outcome: Outcome
     reason: str
     kind: str = ""
-    ratio: IntervalRecord | None = None
+    ratio: Kept | None = None
     counts: bool = True  # whether it decides the cell, or is only shown
 
 
@@ -231,7 +230,7 @@ class BarRecord(Part):
     """
 
     causes: tuple[str, ...]
-    step_s: IntervalRecord  # seconds a step; negative where it saves time
+    step_s: Kept  # seconds a step; negative where it saves time
     df: Annotated[Finite, Field(ge=0)] | None = None  # of the interval; None is sessions less one
 
 
@@ -240,8 +239,8 @@ class WaterfallRecord(Part):
 
     side: Side
     sessions: int
-    ideal_s: IntervalRecord
-    measured_s: IntervalRecord
+    ideal_s: Kept
+    measured_s: Kept
     bars: tuple[BarRecord, ...]
     sentence: str
     notes: tuple[str, ...] = ()  # why causes could not be told apart
@@ -274,7 +273,7 @@ class CollectivePoint(Part):
 
     size_bytes: int
     samples_s: tuple[Finite, ...]
-    time_s: IntervalRecord
+    time_s: Kept
     algbw_gb_per_s: Finite
     busbw_gb_per_s: Finite
 
@@ -288,8 +287,8 @@ class CollectiveRecord(Part):
     devices: tuple[str, ...]
     oversubscribed: bool = False
     points: tuple[CollectivePoint, ...]
-    alpha_s: IntervalRecord | None = None
-    beta_s_per_byte: IntervalRecord | None = None
+    alpha_s: Kept | None = None
+    beta_s_per_byte: Kept | None = None
     error: str = ""  # why it could not be measured
 
 
@@ -317,15 +316,15 @@ class CellRecord(Part):
     reason: str
     details: str = ""
     sessions: int = 0
-    sec_per_epoch: IntervalRecord | None = None
-    samples_per_s: IntervalRecord | None = None
-    tokens_per_s: IntervalRecord | None = None  # of texts
-    device_flop_per_s: IntervalRecord | None = None  # of the model, on each device; GPUs only
-    efficiency: IntervalRecord | None = None
-    speedup: IntervalRecord | None = None
-    slowdown: IntervalRecord | None = None
+    sec_per_epoch: Kept | None = None
+    samples_per_s: Kept | None = None
+    tokens_per_s: Kept | None = None  # of texts
+    device_flop_per_s: Kept | None = None  # of the model, on each device; GPUs only
+    efficiency: Kept | None = None
+    speedup: Kept | None = None
+    slowdown: Kept | None = None
     checks: tuple[CheckRecord, ...] = ()
-    tail: IntervalRecord | None = None  # windows on average over the faster half, t / t of the base; 1 is equal
+    tail: Kept | None = None  # windows on average over the faster half, t / t of the base; 1 is equal
     cautions: tuple[str, ...] = Field(default=(), max_length=MAX_CAUTIONS)  # warnings that do not change the outcome
     warning: str = ""  # the cautions, and counters that changed
     accuracy: Finite | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Literal, NamedTuple
 
-from suite.verdict.metrics import Bounds
+from suite.verdict.metrics import Interval
 
 MAX_TEXT = 4_000  # characters of one text in a page; a stack of every rank is among the longest
 SHOWN = 200  # rows of a table in view
@@ -63,7 +63,7 @@ class Span(NamedTuple):
     style: str = "bar"
 
     @classmethod
-    def dot(cls, value: Bounds | None, style: str = "bar") -> Span | None:
+    def dot(cls, value: Interval | None, style: str = "bar") -> Span | None:
         """Return an estimate and its interval as a dot; None without one."""
         return None if value is None else cls(value.estimate, value.estimate, value.low, value.high, style)
 
@@ -180,7 +180,7 @@ class Point(NamedTuple):
     note: str = ""
 
     @classmethod
-    def of(cls, x: float, value: Bounds, note: str = "") -> Point:
+    def of(cls, x: float, value: Interval, note: str = "") -> Point:
         """Return an estimate as a point."""
         return cls(x, value.estimate, value.low, value.high, note)
 

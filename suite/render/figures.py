@@ -19,7 +19,7 @@ from suite.records.record import Accuracy, CellRecord, Environment, Machine, Rec
 from suite.room.conditions import disturbed
 from suite.room.hardware import Card
 from suite.verdict import GRAVEST_FIRST, Outcome
-from suite.verdict.metrics import Bounds, Interval
+from suite.verdict.metrics import Interval
 
 COLUMNS = (
     "cell", "k", "verdict", "time / base", "samples/s", "tokens/s", "TFLOP/s a device", "sec/epoch", "efficiency",
@@ -141,7 +141,7 @@ def size(count: float) -> str:
     return f"{number(count / unit, '.4g')} {name}"
 
 
-def interval(value: Bounds | None, form: str, *, bounds: bool = True, factor: float = 1.0) -> str:
+def interval(value: Interval | None, form: str, *, bounds: bool = True, factor: float = 1.0) -> str:
     """Return an estimate with its interval: '0.84 [0.81, 0.87]'.
 
     Args:
@@ -177,7 +177,7 @@ def some(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
-def gain(cell: CellRecord) -> Bounds | None:
+def gain(cell: CellRecord) -> Interval | None:
     """Return how many times the work of one device a cell does; of a script, which has no plain trainer, k E_k."""
     if not cell.runs_script:
         return cell.speedup

@@ -16,7 +16,7 @@ from suite.render.sections.cells import once
 from suite.render.sections.lost_time import stack
 from suite.render.sections.scaling import speedups
 from suite.verdict import Outcome
-from suite.verdict.metrics import Bounds
+from suite.verdict.metrics import Interval
 
 MOST = 12  # cells in the picture
 MOST_NAMES = 3
@@ -84,7 +84,7 @@ def base(record: Record) -> str:
     return record.against or "the accepted runs"
 
 
-def _percent(ratio: Bounds) -> str:
+def _percent(ratio: Interval) -> str:
     """Return by how much a cell is slower, with its interval: '10.3 % [8.1, 12.4]'."""
     text = f"{number(100 * (ratio.estimate - 1), '.1f')} %"
     if ratio.low is None or ratio.high is None:

@@ -28,7 +28,7 @@ from suite.render.figures import interval, number, plural, size, some
 from suite.room import hardware
 from suite.verdict import Outcome
 from suite.verdict.diagnose import bar_name, outdone
-from suite.verdict.metrics import Bounds
+from suite.verdict.metrics import Interval
 
 MOST = 6  # lines of a fact, and names in a line
 MOST_FOLDED = 200  # further lines of the facts of a section
@@ -168,7 +168,7 @@ def _shortened(name: str, lines: tuple[str, ...]) -> Fact:
     return Fact(name, (*lines[: MOST - 1], f"and {len(left_out)} more, below"), left_out)
 
 
-def _estimate(value: Bounds | None) -> float:
+def _estimate(value: Interval | None) -> float:
     return value.estimate if value else 0.0
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from suite.room import nvml, rocm, sharing
+from suite.room import nvml, rocm
 from suite.room.limits import cpu_quota, usable_cores
 from suite.room.quiet import available_cores
 
@@ -168,7 +168,7 @@ def survey(build: Build | None = None, system: Path = rocm.SYSTEM) -> Survey:
             setting = os.environ.get("CUDA_VISIBLE_DEVICES")
             shown = cards.shown(setting)
             problem = "; ".join((*cards.refused, *(_unsliced(cards) if setting is None or not shown else ())))
-            refused = tuple(sharing.refusal(index, sharing.mode(gpu.card)) for index, gpu in enumerate(shown))
+            refused = tuple(nvml.refusal(index, nvml.compute_mode(gpu.card)) for index, gpu in enumerate(shown))
             if cards.kept_away and not (cards.whole or problem):
                 return Survey(
                     problem=f"NVML counts {cards.kept_away} GPU(s), and this process may use none of them; give the "

@@ -1,4 +1,9 @@
-"""What an exception says, also where it cannot say it. Standard library only."""
+"""What an exception says, also where it cannot say it, and what to do on a runner about it. Standard library only.
+
+Most causes in NVIDIA's driver, CUDA and NVML are found before anything is measured (`suite.room.devices`,
+`suite.run.confirming`). The others are what a worker's exception says, whose text names the cause in the words of CUDA
+(`cudaGetErrorString`) or NVML.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,46 @@ import re
 import traceback
 from pathlib import PurePath
 
-from suite.room.remedies import remedy_of
+OLDER_BUILDS = "https://download.pytorch.org/whl/cu126"  # of CUDA 12
+# The driver that a major version of CUDA needs (NVIDIA, "CUDA Compatibility", "Minor Version Compatibility", table 1).
+NEEDS = {12: 525, 13: 580}
+_UPDATE = "update the driver"
+_OLDER = f", or install a torch that is built for an older CUDA (pip install torch --index-url {OLDER_BUILDS})"
+OLD_DRIVER = _UPDATE + _OLDER
+_EXCHANGE = "reset it (as root, nvidia-smi -r) or restart the machine, and have it exchanged if that comes back"
+LOST = "restart the machine, see dmesg for the driver's Xid errors, and have the card exchanged if it is lost again"
+UNCORRECTED = f"results may be wrong: {_EXCHANGE}"
+_RESTART_MPS = (
+    "start its control daemon again (echo quit | nvidia-cuda-mps-control; nvidia-cuda-mps-control -d) with the "
+    "CUDA_MPS_PIPE_DIRECTORY that this run has, or run without MPS"
+)
 
+# A part of the text, and the remedy.
+_BY_TEXT = {
+    "driver on your system is too old": OLD_DRIVER,
+    "driver version is insufficient for CUDA runtime version": OLD_DRIVER,
+    "unsupported display driver / cuda driver combination": (
+        "libcuda and the kernel's driver are of different versions: restart the machine after an update of the driver, "
+        "and leave cuda-compat out of LD_LIBRARY_PATH"
+    ),
+    "forward compatibility was attempted on non supported HW": (
+        f"cuda-compat is for data-centre cards alone: leave it out of LD_LIBRARY_PATH, and {OLD_DRIVER}"
+    ),
+    "system not yet initialized": (
+        "start the fabric manager, which GPUs with NVSwitch need (as root, systemctl start nvidia-fabricmanager)"
+    ),
+    "busy or unavailable": (
+        "a process has the card for itself: end it (nvidia-smi lists it), or allow several (as root, "
+        "nvidia-smi -c DEFAULT)"
+    ),
+    "uncorrectable ECC error": f"the card's memory is at fault: {_EXCHANGE}",
+    "uncorrectable NVLink error": f"a link of the card is at fault (nvidia-smi nvlink -e): {_EXCHANGE}",
+    "required to create MPS client": "MPS serves no more processes: choose fewer trainers or world sizes",
+    "required to support device connections": "MPS serves no more processes: choose fewer trainers or world sizes",
+    "MPS client": _RESTART_MPS,
+    "MPS server": _RESTART_MPS,
+    "GPU is lost": LOST,
+}
 # How torch's cross-entropy refuses what it cannot take; errors of kernels, such as a lack of memory, are others.
 _ABOUT_TARGETS = re.compile(r"target|not implemented for|scalar type|dtype", re.IGNORECASE)
 _OTHER_TARGETS = (
@@ -19,6 +62,28 @@ MORE_SHARED_MEMORY = (
 )
 # What torch says where a loader's process cannot hand over its minibatch.
 _NO_SHARED_MEMORY = re.compile(r"(?:unable to allocate shared memory|DataLoader worker .*out of shared memory).*")
+
+
+def remedy_of(text: str) -> str:
+    """Return what to do where this text has a cause that is known; "" for any other."""
+    return next((remedy for part, remedy in _BY_TEXT.items() if part in text), "")
+
+
+def too_old(driver: str, cuda: str) -> str:
+    """Return that a driver is too old for the CUDA that a torch is built for, and what to do; "" where it is not.
+
+    A process may have a newer libcuda than the driver's own (cuda-compat), so that only what then fails is explained.
+
+    Args:
+        driver: its version, such as "535.104.05"; "" where it is not known.
+        cuda: its version, such as "13.2"; "" where torch has none.
+    """
+    has, of = (version.partition(".")[0] for version in (driver, cuda))
+    needed = NEEDS.get(int(of), 0) if of.isdecimal() else 0
+    if not has.isdecimal() or int(has) >= needed:
+        return ""
+    remedy = _UPDATE + _OLDER * (int(has) >= NEEDS[12])
+    return f"driver {driver} is too old for CUDA {cuda}, which needs driver {needed} or newer; {remedy}"
 
 
 def text_of(error: BaseException) -> str:

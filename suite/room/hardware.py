@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from suite.room import nvml, remedies, sharing
+from suite.room import nvml
 from suite.room.conditions import PROTECTIVE, GpuConditions
+from suite.room.errors import LOST, UNCORRECTED
 from suite.room.nvml import Gpu, ask
 from suite.room.part import Part
 
@@ -32,7 +33,7 @@ class Card(Part):
         max_mhz: of the multiprocessors.
         power_limit_w: at which clocks are lowered.
         persistence, ecc: whether these modes are on.
-        compute_mode: who may use it, as `suite.room.sharing` names it.
+        compute_mode: who may use it, as `suite.room.nvml` names it.
         uncorrected: memory errors since the driver was loaded that were not corrected.
         remapped: rows of memory replaced after uncorrectable errors, ever.
         remap_pending, remap_failed: whether a row waits for the next reset; whether none could be replaced.
@@ -129,7 +130,7 @@ def _card(index: int, gpu: Gpu, no_peers: tuple[int, ...]) -> Card:
         power_limit_w=None if limit_mw is None else round(limit_mw / 1000),
         persistence=None if persistence is None else bool(persistence),
         ecc=None if ecc is None else bool(ecc[0]),
-        compute_mode=sharing.mode(card),
+        compute_mode=nvml.compute_mode(card),
         uncorrected=ask("nvmlDeviceGetTotalEccErrors", card, uncorrected, pynvml.NVML_VOLATILE_ECC),
         remapped=remapped,
         remap_pending=bool(pending),
@@ -140,13 +141,13 @@ def _card(index: int, gpu: Gpu, no_peers: tuple[int, ...]) -> Card:
 
 def _one(card: Card) -> Iterator[str]:
     who = f"GPU {card.index}"
-    if refused := sharing.refusal(card.index, card.compute_mode):
+    if refused := nvml.refusal(card.index, card.compute_mode):
         yield refused
-    if card.compute_mode == sharing.BY_MPS:
+    if card.compute_mode == nvml.BY_MPS:
         yield f"{who} is shared by MPS: an error of one process on it can end the others"
     if card.uncorrected:
         had = f"{who} has had {card.uncorrected} uncorrected memory error(s) since the driver was loaded"
-        yield f"{had}; {remedies.UNCORRECTED}"
+        yield f"{had}; {UNCORRECTED}"
     if card.remap_failed:
         yield f"{who} could not replace a bad row of its memory: have it exchanged"
     if card.remap_pending:
@@ -167,14 +168,14 @@ def _in_blocks(cards: Sequence[Card], blocks: Sequence[Sequence[GpuConditions]])
     for index, seen in sorted(by_index.items()):
         who, of = f"GPU {index}", f"of {len(seen)} blocks"
         if gone := sum(gpu.lost for gpu in seen):
-            yield f"{who} had fallen off its bus in {gone} {of}; {remedies.LOST}"
+            yield f"{who} had fallen off its bus in {gone} {of}; {LOST}"
         if xids := sorted({xid for gpu in seen for xid in gpu.xids}):
             yield f"{who} had Xid errors {', '.join(map(str, xids))} during the run: NVIDIA's list says what they mean"
         counts = Counter(reason for gpu in seen for reason in PROTECTIVE.intersection(gpu.throttled))
         for reason, count in sorted(counts.items()):
             yield f"{who} lowered its clocks to protect itself ({reason}) in {count} {of}"
         if errors := sum(gpu.uncorrected or 0 for gpu in seen):
-            yield f"{who} had {errors} uncorrected memory error(s) during the run; {remedies.UNCORRECTED}"
+            yield f"{who} had {errors} uncorrected memory error(s) during the run; {UNCORRECTED}"
     clocks = {
         index: median(known)
         for index, seen in by_index.items()

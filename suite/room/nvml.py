@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from suite.room.remedies import remedy_of
+from suite.room.errors import remedy_of
 
 DEVICE_NODES = Path("/dev")
 SWITCH = 2  # of NVML's nvmlIntNvLinkDeviceType_t
 NAMES = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}  # as `nvidia-smi topo -m` has them
+COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+BY_MPS = "exclusive process, by MPS"
+PIPES = "/tmp/nvidia-mps"  # noqa: S108 - NVIDIA's own default of CUDA_MPS_PIPE_DIRECTORY
 
 
 @dataclass(frozen=True)
@@ -242,3 +245,25 @@ def _profile(mig: Any) -> str:
     gpu, compute = has.gpuInstanceSliceCount, has.computeInstanceSliceCount
     part = f"{compute}c." if compute < gpu else ""
     return f"{part}{gpu}g.{math.ceil(has.memorySizeMB / 1024)}gb"
+
+
+def compute_mode(card: Any, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the compute mode of a card, by NVML's handle; "" where the driver does not say.
+
+    It tells whether several processes can be on the card at once, which every run needs. MPS (Multi-Process Service) is
+    one process on the card that works for all others, so that they can share a card in exclusive mode, too.
+    """
+    named = COMPUTE_MODES.get(ask("nvmlDeviceGetComputeMode", card), "")
+    pipes = Path(environment.get("CUDA_MPS_PIPE_DIRECTORY") or PIPES)
+    return BY_MPS if named == COMPUTE_MODES[3] and (pipes / "control").exists() else named
+
+
+def refusal(index: int, mode: str) -> str:
+    """Return why a GPU in this compute mode takes no second process, and what to do; "" where it takes several."""
+    if mode in ("", COMPUTE_MODES[0], BY_MPS):
+        return ""
+    or_mps = ", or start MPS (nvidia-cuda-mps-control -d)" if mode == COMPUTE_MODES[3] else ""
+    return (
+        f"GPU {index} is in compute mode {mode}, and a run has several processes on each GPU; allow them (as root, "
+        f"nvidia-smi -c DEFAULT){or_mps}"
+    )

@@ -4,14 +4,16 @@ A time of another day differs by everything that changed on the machine since, s
 nothing (`suite.verdict.stored`). The commits of a cell's newest accepted run and of its pinned run are rebuilt with
 today's interpreter. A cell whose commit was not measured here is INCONCLUSIVE, with the reason and what to type.
 
-Accepted runs also show what the machine could do (`suite.run.accepted_machine`).
+Accepted runs also show what the machine could do: where the same code, rebuilt or checked out, keeps less of k devices
+than it did then, a FAIL names the machine and not the code (`suite.verdict.machine` has the rule).
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from suite.base.bases import of_ref
 from suite.base.git import FULL_NAME
@@ -19,12 +21,13 @@ from suite.plan.base import Base
 from suite.plan.cells import Cell, Side
 from suite.records import baselines
 from suite.records.baselines import AcceptedRun, Identity
-from suite.records.record import CheckRecord, Record, interval
-from suite.run import accepted_machine, judging
-from suite.run.accepted_machine import changes_since, side_of
+from suite.records.comparison import differences
+from suite.records.record import CheckRecord, Record, WaterfallRecord
+from suite.run import judging, samples
 from suite.run.observations import Comparison, Observations
 from suite.verdict import Outcome
-from suite.verdict.stored import RunDifference, difference
+from suite.verdict.machine import cause, machine
+from suite.verdict.stored import Run, RunDifference, difference, hours_apart
 
 LEVEL, PINNED = "accepted runs", "the pinned run"
 _REMEDY = "measure a base in the same run (--scaling-against={})"
@@ -91,7 +94,7 @@ def checks(run: Observations, draft: Record) -> dict[Cell, tuple[CheckRecord, ..
                 then = difference(own, accepted, spread, pin.time(Identity.of(figures, draft)))
                 shown.append(_check(PINNED, then, why, counts=not elsewhere))
         if cell.world_size > 1 and not run.plan.config.devices.oversubscribed(cell.world_size):
-            shown.append(accepted_machine.check(run, cell, own, newest, accepted, figures.waterfalls))
+            shown.append(_check_machine(run, cell, own, newest, accepted, figures.waterfalls))
         by_cell[cell] = tuple(shown)
     return by_cell
 
@@ -128,7 +131,7 @@ def _unmeasured(run: Observations, cell: Cell, accepted: AcceptedRun | None, mis
     commit = f"the commit of run {accepted.run_id}"
     if why := missing.get(accepted.environment.commit):
         return f"{commit} cannot be rebuilt: {why}; {remedy}, or take that run out of baseline.json"
-    side = side_of(run, cell, accepted)
+    side = _side_of(run, cell, accepted)
     if side is None:
         return f"{commit} was not measured here: run this cell by itself (-k {cell.id})"
     if failed := run.lost.get(run.arms(cell)[side]):
@@ -138,11 +141,11 @@ def _unmeasured(run: Observations, cell: Cell, accepted: AcceptedRun | None, mis
 
 def _changed(run: Observations, cell: Cell, newest: AcceptedRun | None) -> str:
     """Return which versions changed since the newest accepted run, where its rebuilt commit is a PASS; else ""."""
-    if newest is None or (side := side_of(run, cell, newest)) is None:
+    if newest is None or (side := _side_of(run, cell, newest)) is None:
         return ""
     if judging.against(run, cell, side).outcome is not Outcome.PASS:
         return ""
-    changed = changes_since(run, newest)
+    changed = _changes_since(run, newest)
     return changed and (
         f"the code is not slower than the rebuilt commit, but {changed} since: compare with the older environment "
         "(--scaling-against=python:...) or the older driver, or accept this run"
@@ -155,6 +158,75 @@ def _check(against: str, shown: RunDifference, why: str, *, counts: bool = True)
         against=against,
         outcome=Outcome.INCONCLUSIVE,
         reason="; ".join(filter(None, [f"{shown.said}: stored times decide nothing", why])),
-        ratio=interval(shown.ratio),
+        ratio=shown.ratio,
         counts=bool(why) and counts,
     )
+
+
+def _check_machine(
+    run: Observations,
+    cell: Cell,
+    own: Run,
+    newest: AcceptedRun | None,
+    accepted: Sequence[Run],
+    waterfalls: Sequence[WaterfallRecord],
+) -> CheckRecord:
+    """Judge the machine by the accepted commit, whose code is the same as then; only a FAIL counts."""
+    sides, arms = _sides_of(run, cell, newest), run.arms(cell)
+    # Where a base failed, the candidate comes first.
+    best_first = sorted(sides, key=lambda side: not run.lost.keys().isdisjoint((arms[side], arms[side].on_one)))
+    by_side = {side: samples.log_efficiencies(run, arms[side]) for side in best_first}
+    side, logs = next(((side, logs) for side, logs in by_side.items() if logs), ("candidate", []))
+    behind = samples.log_ratios(run, arms["candidate"], arms[side])  # zeros for the candidate itself
+    here = hours_apart([each for each in accepted if each.host == own.host])
+    changed = _changes_since(run, newest) if newest is not None else ""
+    verdict = machine(
+        logs,
+        own.log_t - fmean(behind or [0.0]),
+        here,
+        judging.comparisons(run),
+        tolerance=run.plan.config.tolerance,
+        changed=bool(changed),
+    )
+    fails, why = verdict.outcome is Outcome.FAIL, [verdict.reason]
+    taken_apart = [fall for fall in waterfalls if fall.side in sides]
+    if fails and taken_apart:
+        fall = max(taken_apart, key=lambda fall: fall.sessions)
+        why.append(cause(fall.shares, fall.dfs, [each.parts for each in here]))
+    if fails and changed:
+        why.append(f"since then {changed}")
+    return CheckRecord(
+        rule="machine",
+        against="accepted runs of this host",
+        outcome=verdict.outcome,
+        reason="; ".join(filter(None, why)),
+        kind=verdict.why.kind,
+        counts=fails,
+    )
+
+
+def _side_of(run: Observations, cell: Cell, accepted: AcceptedRun) -> Side | None:
+    """Return the base that a cell is compared with and that is the commit of an accepted run."""
+    arms = run.arms(cell) if cell in run.comparison.cells else {}
+    bases, commit = run.comparison.bases, accepted.environment.commit
+    return next((side for side in bases if side in arms and bases[side].commit == commit), None)
+
+
+def _sides_of(run: Observations, cell: Cell, accepted: AcceptedRun | None) -> list[Side]:
+    """Return the sides of this run on which the commit of an accepted run was measured, a base before the candidate."""
+    if accepted is None:
+        return []
+    side = _side_of(run, cell, accepted)
+    sides: list[Side] = [] if side is None else [side]
+    if (accepted.environment.commit, False) == (run.plan.commit, run.plan.dirty):
+        sides.append("candidate")
+    return sides
+
+
+def _changes_since(run: Observations, newest: AcceptedRun) -> str:
+    """Return what else than the code may have changed a step's time since an accepted run, in words."""
+    before, now = dict(newest.environment.versions), dict(run.versions.get("candidate", {}))
+    if newest.driver and run.plan.machine.driver:
+        before["driver"], now["driver"] = newest.driver, run.plan.machine.driver
+    changes = differences(before, now, common=True)
+    return ", ".join(f"{name} changed from {then} to {today}" for name, then, today in changes)

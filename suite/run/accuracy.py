@@ -15,9 +15,10 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from reference.schedule import scale
 from suite.plan.cells import Arm, Cell, short
@@ -77,7 +78,6 @@ def allowed_s(run: Observations, left_s: float, session_s: float = 0.0) -> float
 def train_last(
     run: Observations,
     sessions: Sessions,
-    arms: Sequence[Arm],
     train: Callable[[Groups], None],
     left_s: float,
     starting_s: float,
@@ -87,12 +87,13 @@ def train_last(
 
     Args:
         run, sessions: whose timing is over.
-        arms: from `needed`.
         train: from `training`.
         left_s: of the budget.
-        starting_s: what their processes take to start at least; with less, nothing is trained, and the arms say so.
+        starting_s: what the processes of the `needed` arms take to start at least; with less, nothing is trained, and
+            the arms say so.
         say: receives a line.
     """
+    arms = needed(run)
     if left_s <= starting_s:
         why = "the comparison with accepted commits took the budget; raise --scaling-budget"
         run.untrained |= dict.fromkeys(arms, why)
@@ -107,23 +108,28 @@ def training(run: Observations, sessions: Sessions, say: Say) -> Callable[[Group
     def train(groups: Groups) -> None:
         start = run.plan.clock()
         until = start + allowed_s(run, sessions.left_s(), groups.session.usual_s)
-        done: set[tuple[Arm, int]] = set()
+        done: set[_Net] = set()
         for net in _in_order(run):
             if net not in done:
                 done.add(net)
-                _train(run, sessions, groups, *net, until, say)
+                _train(run, sessions, groups, net, until, say)
         groups.session.training_s = run.plan.clock() - start
 
     return train
 
 
-def _in_order(run: Observations) -> Iterator[tuple[Arm, int]]:
-    """Yield arm and seed of every net to train; which pairs need more seeds is read from the first ones."""
+class _Net(NamedTuple):
+    arm: Arm
+    seed: int
+
+
+def _in_order(run: Observations) -> Iterator[_Net]:
+    """Yield every net to train; which pairs need more seeds is read from the first ones."""
     pairs = sorted(wanted_pairs(run), key=lambda arm: -arm.world_size)  # what has no time are the smallest
     if run.compares_first:  # time runs out as a rule, and other runs have the other pairs
         random.Random(run.plan.seed).shuffle(pairs)
-    yield from ((arm, SEED) for pair in pairs for arm in (pair.on_one, pair))
-    yield from ((run.plan.own(cell), SEED) for cell in run.plan.cells)
+    yield from (_Net(arm, SEED) for pair in pairs for arm in (pair.on_one, pair))
+    yield from (_Net(run.plan.own(cell), SEED) for cell in run.plan.cells)
     full = run.plan.config.profile == "full"
     doubtful = trained(run) if full else [pair for pair in pairs if _looks_like_a_loss(run, pair)]
     # Seed by seed, so that where time runs out every pair has as many as the others.
@@ -132,7 +138,7 @@ def _in_order(run: Observations) -> Iterator[tuple[Arm, int]]:
             # One device has no pair from a seed that no accepted run has; a full run trains it, to be accepted itself.
             paired = full or pair.world_size > 1 or SEED + more in _accepted(run, pair)
             if paired and more < _recipe(run, pair).seed_pairs:
-                yield from ((arm, SEED + more) for arm in (pair.on_one, pair))
+                yield from (_Net(arm, SEED + more) for arm in (pair.on_one, pair))
 
 
 def _looks_like_a_loss(run: Observations, pair: Arm) -> bool:
@@ -241,7 +247,8 @@ def _by_seed(run: Observations, arm: Arm) -> dict[int, record.Accuracy]:
     return {net.seed: net for net in run.accuracies if (net.trainer, net.workload, net.mode, net.world_size) == wanted}
 
 
-def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed: int, until: float, say: Say) -> None:
+def _train(run: Observations, sessions: Sessions, groups: Groups, net: _Net, until: float, say: Say) -> None:
+    arm, seed = net
     if not _has_recipe(run, arm) or _no_labels(run, arm):
         return
     if arm not in groups.by_arm:
@@ -258,9 +265,8 @@ def _train(run: Observations, sessions: Sessions, groups: Groups, arm: Arm, seed
         least_s = recipe.epochs * recipe.count("train") / job.global_batch * sessions.step_s[arm]
         if least_s > left_s:
             raise learning.OutOfTime(least_s)
-        ask = partial(groups.request, arm)
-        first_s = run.plan.first_step_s(arm)
-        curve = learning.learn(ask, job, recipe, epoch_s, what, say, left_s, run.plan.clock, first_s)
+        limits = learning.Limits(epoch_s, run.plan.first_step_s(arm), left_s, run.plan.clock)
+        curve = learning.learn(partial(groups.request, arm), job, recipe, limits, what, say)
     except learning.NotScored as error:
         run.untrained[arm] = f"not measured: {error}"
         return

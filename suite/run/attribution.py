@@ -19,7 +19,7 @@ from suite.plan.cells import Arm, Cell, Side
 from suite.processes.answers import Probed
 from suite.processes.failure import WorkerFailure
 from suite.records import record
-from suite.records.record import Missing, interval
+from suite.records.record import Missing
 from suite.room.conditions import LIMIT_CORES
 from suite.run import accuracy, judging
 from suite.run.groups import Groups
@@ -417,9 +417,9 @@ def _to_record(run: Observations, target: Target, fall: Waterfall, grown: Growth
     return record.WaterfallRecord(
         side=side,
         sessions=fall.sessions,
-        ideal_s=interval(fall.ideal_s),
-        measured_s=interval(fall.measured_s),
-        bars=tuple(record.BarRecord(causes=bar.causes, step_s=interval(bar.step_s), df=bar.df) for bar in fall.bars),
+        ideal_s=fall.ideal_s,
+        measured_s=fall.measured_s,
+        bars=tuple(record.BarRecord(causes=bar.causes, step_s=bar.step_s, df=bar.df) for bar in fall.bars),
         sentence=sentence(fall, about) if side != "candidate" or grown is None else against_base(fall, about, grown),
         notes=tuple(_notes(run, target, fall)),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from suite.run.timer import MORE_SHARE
 from suite.verdict import ALPHA_FAIL, FIRST_LOOK
@@ -31,26 +31,32 @@ def block(units: Sequence[Sequence[T]], rng: random.Random) -> list[T]:
     return forwards + forwards[::-1]
 
 
-def count(
-    start_s: float,
-    round_s: float,
-    budget_s: float,
-    sessions: int,
-    df: float,
-    ended: int = 0,
-    spare: float = MORE_SHARE,
-) -> int:
+class Costs(NamedTuple):
+    """What a session takes.
+
+    Attributes:
+        start_s: beside its timing.
+        round_s: one window of every arm.
+        spare: the share of windows that may be timed again.
+    """
+
+    start_s: float
+    round_s: float
+    spare: float = MORE_SHARE
+
+
+def count(costs: Costs, budget_s: float, sessions: int, df: float, ended: int = 0) -> int:
     """Return how many blocks a session has for a budget's narrowest interval (docs/verdict.md, "Rounds per session").
 
     Args:
-        start_s: what a session takes beside its timing.
-        round_s: what one window of every arm takes.
+        costs: of a session.
         budget_s: of all sessions to come.
-        sessions: how many must fit; where even those with the fewest blocks do not, the fewest are returned.
+        sessions: how many must fit, also with the windows that are timed again; where even those with the fewest
+            blocks do not, the fewest are returned.
         df: degrees of freedom beside those of the sessions.
         ended: sessions that ended before.
-        spare: the share of windows that may be timed again; so many sessions must fit with these, too.
     """
+    start_s, round_s, spare = costs
 
     def half_width(blocks: int) -> float:
         rounds = 2 * blocks

@@ -28,7 +28,6 @@ from suite.room import check, hardware
 from suite.room.meter import Meter
 from suite.run import accepted, accuracy, attribution, collectives, counting, forecast, judging, preparing, schedule
 from suite.run.groups import Groups
-from suite.run.leaving import leave
 from suite.run.observations import Comparison, Observations
 from suite.run.results import to_record
 from suite.run.session import Say, Sessions
@@ -142,10 +141,9 @@ class _Campaign:
         self._run_sessions(on_one, explained, None if run.compares_first else train)
         if run.compares_first:
             self._comparing = False
-            arms = accuracy.needed(run)
-            starting_s = self._forecast([(arm,) for arm in arms], least=True).wall_s
+            starting_s = self._forecast([(arm,) for arm in accuracy.needed(run)], least=True).wall_s
             try:
-                accuracy.train_last(run, self._sessions, arms, train, self._left_s(), starting_s, self._say)
+                accuracy.train_last(run, self._sessions, train, self._left_s(), starting_s, self._say)
             finally:
                 self._grown()
 
@@ -166,13 +164,7 @@ class _Campaign:
             self._sides.dismiss()
             self._sides.wait_for_templates()
         run.collectives = self._collaborators.sweep(
-            self._sides.pools["candidate"],
-            run.plan.sweeps,
-            run.plan.config.devices,
-            self._say_left,
-            deadline_s=run.plan.deadline_s,
-            gradient_bytes=set(run.gradient_bytes.values()),
-            seed=run.plan.seed,
+            self._sides.pools["candidate"], run.plan, set(run.gradient_bytes.values()), self._say_left
         )
         self._grown()
 
@@ -348,7 +340,7 @@ class _Campaign:
             self._of_figures = self._session_plan.of_figures(number + 1 + left_s / run.session_s)
         if run.comparison.bases and number + 1 == max(1, self._of_figures):
             self._compare_alone()
-        if left := leave(run, self._bought):
+        if left := forecast.leave(run, self._bought):
             run.planned = 0  # no look has been taken yet
             self._sessions.replan_blocks()
             _note(run, self._say, left)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -21,8 +21,7 @@ from suite.processes.answers import Timed
 from suite.processes.failure import WorkerFailure, repeated
 from suite.processes.group import START_TIMEOUT_S, Group, dismiss
 from suite.processes.jobs import Exchange
-from suite.records.record import CollectivePoint, CollectiveRecord, Timing, interval
-from suite.room.devices import Devices
+from suite.records.record import CollectivePoint, CollectiveRecord, Timing
 from suite.run import blocks
 from suite.run.plan import Plan
 from suite.run.session import Say
@@ -42,58 +41,39 @@ def cost_s(plan: Plan) -> float:
     return len({sweep.world_size for sweep in plan.sweeps}) * each_s
 
 
-def measure(
-    pool: SidePool,
-    wanted: Sequence[CollectiveCell],
-    devices: Devices,
-    say: Say,
-    *,
-    deadline_s: Callable[[float], float],
-    gradient_bytes: Iterable[int] = (),
-    seed: int = 0,
-) -> tuple[CollectiveRecord, ...]:
-    """Measure these sweeps and no others.
+def measure(pool: SidePool, plan: Plan, gradient_bytes: Iterable[int], say: Say) -> tuple[CollectiveRecord, ...]:
+    """Measure the sweeps of a plan.
 
     Args:
         pool: where workers come from.
-        wanted: in any order.
-        devices: of the run; a world size uses the first of them.
-        say: is told what is going on.
-        deadline_s: returns how many of so many seconds the start of processes may take.
+        plan: has the sweeps; a world size uses the first of its devices.
         gradient_bytes: message sizes that the run's models exchange, swept as well.
-        seed: draws the order of windows.
+        say: is told what is going on.
 
     Returns:
-        One record a sweep, in the order of `wanted`.
+        One record a sweep, in the plan's order.
     """
     sizes = {*SIZES_BYTES, *(size - size % 4 for size in gradient_bytes if size >= 4)}
-    rng = random.Random(seed)
+    rng = random.Random(plan.seed)
     records: dict[CollectiveCell, CollectiveRecord] = {}
-    for world_size in sorted({sweep.world_size for sweep in wanted}):
-        of_this = [sweep for sweep in wanted if sweep.world_size == world_size]
-        world = _WorldSize(pool, devices, of_this, sizes, deadline_s)
+    for world_size in sorted({sweep.world_size for sweep in plan.sweeps}):
+        of_this = [sweep for sweep in plan.sweeps if sweep.world_size == world_size]
+        world = _WorldSize(pool, plan, of_this, sizes)
         repeated(partial(world.measure, rng, say))
         records |= {sweep: world.record(sweep) for sweep in of_this}
-    return tuple(records[sweep] for sweep in wanted)
+    return tuple(records[sweep] for sweep in plan.sweeps)
 
 
 class _WorldSize:
     """The sweeps of one world size."""
 
-    def __init__(
-        self,
-        pool: SidePool,
-        devices: Devices,
-        wanted: Sequence[CollectiveCell],
-        sizes_bytes: Set[int],
-        deadline_s: Callable[[float], float],
-    ) -> None:
-        self._pool, self._devices, self._wanted, self._deadline_s = pool, devices, wanted, deadline_s
+    def __init__(self, pool: SidePool, plan: Plan, wanted: Sequence[CollectiveCell], sizes_bytes: Set[int]) -> None:
+        self._pool, self._plan, self._devices, self._wanted = pool, plan, plan.config.devices, wanted
         self._sizes = {
             sweep: sorted(sizes_bytes | set(LARGE_BYTES if sweep.algorithm == "nccl" else ())) for sweep in wanted
         }
         self._world_size = wanted[0].world_size
-        self._names = devices.names[: self._world_size]
+        self._names = self._devices.names[: self._world_size]
         self._errors: dict[CollectiveCell, str] = {}
         self._samples_s: dict[tuple[CollectiveCell, int], list[float]] = {}
         self._checked = set[tuple[CollectiveCell, int]]()
@@ -138,7 +118,7 @@ class _WorldSize:
         if sweep not in self._errors:
             samples_s = [self._samples_s[sweep, size] for size in self._sizes[sweep]]
             line = alpha_beta.fit(self._sizes[sweep], samples_s)
-            result["alpha_s"], result["beta_s_per_byte"] = interval(line.alpha_s), interval(line.beta_s_per_byte)
+            result["alpha_s"], result["beta_s_per_byte"] = line.alpha_s, line.beta_s_per_byte
             result["points"] = tuple(map(partial(_point, sweep), self._sizes[sweep], samples_s))
         about = {"collective": sweep.collective, "algorithm": sweep.algorithm, "world_size": sweep.world_size}
         where = {"devices": self._names, "oversubscribed": self._devices.oversubscribed(sweep.world_size)}
@@ -184,7 +164,7 @@ class _WorldSize:
     def _group(self, sweep: CollectiveCell) -> Group:
         size = 1 if sweep.algorithm in IN_PROCESS else self._world_size
         group = self._pool.group(f"collectives-{self._world_size}-{size}", size)
-        group.start_timeout_s = self._deadline_s(START_TIMEOUT_S)
+        group.start_timeout_s = self._plan.deadline_s(START_TIMEOUT_S)
         return group
 
 
@@ -193,7 +173,7 @@ def _point(sweep: CollectiveCell, size: int, samples_s: Sequence[float]) -> Coll
     return CollectivePoint(
         size_bytes=size,
         samples_s=tuple(samples_s),
-        time_s=interval(time_s),
+        time_s=time_s,
         algbw_gb_per_s=alpha_beta.algbw_gb_per_s(size, time_s.estimate),
         busbw_gb_per_s=alpha_beta.busbw_gb_per_s(size, time_s.estimate, sweep.world_size, sweep.collective),
     )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from suite.processes.answers import TorchGpus
 from suite.processes.failure import WorkerFailure
 from suite.processes.pool import Pool
-from suite.room import remedies
+from suite.room import errors
 from suite.room.devices import Survey, survey
 
 # The first process that loads torch reads 4 GB of libraries (`du -shc site-packages/torch site-packages/nvidia`, torch
@@ -73,9 +73,9 @@ def mismatch(here: Survey, shown: TorchGpus, gpus_needed: int) -> str:
 
 def _why_others(here: Survey, shown: TorchGpus) -> str:
     """Return why torch shows another number of GPUs, as far as that is known, and what to do."""
-    remedy = remedies.remedy_of(shown.reason)
-    old = "" if shown.gpus else remedies.too_old(here.driver, shown.cuda)
-    if old and remedy in ("", remedies.OLD_DRIVER):  # otherwise a newer libcuda is there, and fails for another reason
+    remedy = errors.remedy_of(shown.reason)
+    old = "" if shown.gpus else errors.too_old(here.driver, shown.cuda)
+    if old and remedy in ("", errors.OLD_DRIVER):  # otherwise a newer libcuda is there, and fails for another reason
         return f": {old}"
     why = f": {shown.reason}" if shown.reason else ""
     return f"{why}; {remedy or here.problem or here.remedy}"

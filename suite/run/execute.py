@@ -1,11 +1,17 @@
-"""The run behind all selected cells: measures and writes its files; later accepts it as a baseline."""
+"""The run behind all selected cells: measures, keeps its files, and later accepts it as a baseline.
+
+The record is kept from before the first session on and after each, the pages at the end. Where the report folder cannot
+be written any more, the run goes on, and its files go to a fallback folder.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from suite.plan import floors
 from suite.plan.cells import Cell
@@ -15,19 +21,97 @@ from suite.processes.failure import harmless
 from suite.processes.folder import locked
 from suite.records import baselines, calibration
 from suite.records.baselines import Baseline
-from suite.records.files import keep_from_git, require_inside, write_inside
+from suite.records.files import (
+    RecordError,
+    keep_from_git,
+    remove_unfinished,
+    require_inside,
+    write_atomically,
+    write_inside,
+)
 from suite.records.record import RECORD, CellRecord, CollectiveRecord, Record
 from suite.render import job_summary, pages
 from suite.render.figures import some
 from suite.room.limits import allow_descriptors
 from suite.run import campaign, forecast, results
-from suite.run.keeping import Keeper, write_record
 from suite.run.observations import Observations
 from suite.run.plan import Plan, plan_here
 from suite.run.session import Say
 
+Write = Callable[[Path], None]
 ACCEPTED = "accepted"  # the folder of the newest accepted run, for the reviewer of baseline.json
 MOST_NAMES = 3  # of failed tests in a message
+
+
+def write_record(folder: Path, record: Record) -> None:
+    """Write a record into the folder of its run.
+
+    Raises:
+        OSError: the folder cannot be written; an earlier record there is untouched.
+    """
+    write_atomically(folder / RECORD, record.model_dump_json(indent=1) + "\n")
+
+
+class Keeper:
+    """Where the files of one run go.
+
+    Attributes:
+        folder: the run's own, or the fallback folder.
+        problem: why the files are not where the user wanted them, in words; empty where they are.
+    """
+
+    def __init__(self, wanted: Path, first: Write, say: Say) -> None:
+        """Make the run's folder and write its first file, so that a folder of no use is noticed before measuring.
+
+        Unfinished files that killed runs left next to it are removed.
+
+        Args:
+            wanted: the folder; one with a number after its name where another run has it.
+            first: writes into the folder that it is called with.
+            say: is told of a folder that cannot be written any more.
+
+        Raises:
+            RecordError: the folder cannot be made or written.
+        """
+        self.problem, self._say = "", say
+        remove_unfinished(wanted.parent)
+        try:
+            self.folder = new_folder(wanted)
+            try:
+                first(self.folder)
+            finally:
+                with contextlib.suppress(OSError):  # it has its first file, or its disk is read-only
+                    self.folder.rmdir()
+        except OSError as error:
+            raise RecordError(f"{wanted.parent}: {error.strerror}; choose another --scaling-report-dir") from error
+
+    def keep(self, write: Write) -> None:
+        """Call `write` with the run's folder, and again with a fallback folder where the first one fails."""
+        try:
+            return write(self.folder)
+        except OSError as error:
+            failed = f"the report folder {self.folder} cannot be written ({error.strerror})"
+        try:
+            self.folder = Path(tempfile.mkdtemp(prefix=f"scaling-report-{self.folder.name}-"))
+            write(self.folder)
+            self.problem = f"{failed}: this run's files are in {self.folder}; move them, or run again with space"
+        except OSError as error:
+            other = f"neither can {tempfile.gettempdir()} ({error.strerror})"
+            self.problem = f"{failed}, and {other}: nothing more is kept; free space"
+        self._say(self.problem)
+
+
+def new_folder(wanted: Path) -> Path:
+    """Make a folder of this name, or of this name and a number where another run has it."""
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    folder, number = wanted, 1
+    while True:
+        try:
+            folder.mkdir()
+            return folder
+        except FileExistsError:
+            number += 1
+            folder = wanted.with_name(f"{wanted.name}-{number}")
 
 
 @dataclass
@@ -67,13 +151,25 @@ class RunResult:
         raise LookupError(f"{sweep.id}: the run was cut short before it was measured; run it again")
 
 
+class Selected(NamedTuple):
+    """What pytest selected.
+
+    Attributes:
+        cells: to measure.
+        sweeps: to measure; they are shown and decide nothing.
+        checks: how many checks of correctness the same pytest session runs afterwards.
+    """
+
+    cells: Sequence[Cell]
+    sweeps: Sequence[CollectiveCell] = ()
+    checks: int = 0
+
+
 def execute(
     config: Config,
-    cells: Sequence[Cell],
-    sweeps: Sequence[CollectiveCell],
+    selected: Selected,
     say: Say,
     keep: Callable[[RunResult], None] = lambda result: None,
-    checks_to_come: int = 0,
     spent_s: float = 0.0,
 ) -> RunResult:
     """Measure the cells and sweeps, and write the record and the pages.
@@ -81,10 +177,9 @@ def execute(
     The record is written before the first session and after each, so that a run which is killed leaves what it had.
 
     Args:
-        config, cells, sweeps: what is to be measured; sweeps are shown and decide nothing.
+        config, selected: what is to be measured.
         say: receives progress, one line at a time.
         keep: receives the result before its last files are written, also where an exception cut the run short.
-        checks_to_come: how many checks of correctness the same pytest session runs afterwards.
         spent_s: wall seconds of the budget that were spent before this call.
 
     Raises:
@@ -92,15 +187,15 @@ def execute(
             cannot be written, or a link leads out of it.
         ValueError: before measuring: this process may not open as many descriptors as the run needs.
     """
-    plan = plan_here(config, cells)
+    plan = plan_here(config, selected.cells)
     key = plan.machine.key
     plan = replace(
         plan,
         baseline=baselines.read(config.report_dir, key),
         calibration=calibration.read(config.report_dir, key),
-        floors=floors.resolve(config.floors, cells, config.devices.oversubscribed),
-        sweeps=tuple(sweeps),
-        checks_to_come=checks_to_come,
+        floors=floors.resolve(config.floors, selected.cells, config.devices.oversubscribed),
+        sweeps=tuple(selected.sweeps),
+        checks_to_come=selected.checks,
         begun_s=plan.begun_s - spent_s,
     )
     with allow_descriptors(forecast.descriptors(plan)):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 from suite.base.sides import Sides
 from suite.plan import workloads
@@ -18,12 +19,13 @@ from suite.plan.workloads import LAUNCH_BOUND
 from suite.records.calibration import POWER, promise
 from suite.render.figures import plural
 from suite.room.limits import usable_cores
-from suite.run import accuracy, attribution, collectives, judging
+from suite.run import accuracy, attribution, collectives, judging, samples, schedule
 from suite.run.observations import Observations
 from suite.run.plan import Plan
+from suite.run.schedule import LEAVE_AFTER, Price
 from suite.run.session import Sessions
 from suite.run.timer import LEAD_IN_S, WINDOW_S
-from suite.verdict import ALPHA_PASS, FIRST_LOOK
+from suite.verdict import ALPHA_PASS, FIRST_LOOK, Middle
 
 RANK_S = 0.4  # of a core, for a forked rank to build its trainer; others load torch before
 ENDING_S = 1.5  # the first steps, and the end of the processes
@@ -54,6 +56,20 @@ class Pace(NamedTuple):
 REASONED = Pace()
 
 
+class Known(NamedTuple):
+    """What was measured of a session's parts.
+
+    Attributes:
+        loading_s: what loading templates takes of a session; 0 where each rank loads torch by itself.
+        rank_s: of a core, until a rank has built its trainer.
+        step_s: seconds a step of the arms that have been timed; a window has one step or more.
+    """
+
+    loading_s: float
+    rank_s: float
+    step_s: Mapping[Arm, float]
+
+
 class Lengths:
     """How long sessions are: by what the last one took, of what nobody can know before the first one has shown it.
 
@@ -66,12 +82,12 @@ class Lengths:
     def of(self, timed: Iterable[Arm], untimed: Iterable[Arm], budget_s: float) -> Length:
         """Return how long a session of these arms is, as `session` has it; 0 where none can be started."""
         both = self._with_jobs(timed), self._with_jobs(untimed)
-        return session(self._run, *both, budget_s, pace=self._pace, **self._known()) if any(both) else Length(0.0, 0)
+        return session(self._run, *both, budget_s, self._known(), self._pace) if any(both) else Length(0.0, 0)
 
     def learn(self, timed: Iterable[Arm], untimed: Iterable[Arm]) -> None:
         """Learn from the last session, which had these arms."""
         last, blocks = self._run.sessions[-1], len(self._run.sessions[-1].conditions)
-        starting_s, round_s = _parts(self._run, self._with_jobs(timed), self._with_jobs(untimed), **self._known())
+        starting_s, round_s = _parts(self._run, self._with_jobs(timed), self._with_jobs(untimed), self._known())
         if last.starting_s and starting_s and blocks and round_s:
             before_s, timed_s = last.starting_s + last.warming_s, last.timing_s - last.filling_s
             self._pace = Pace(
@@ -84,9 +100,9 @@ class Lengths:
     def _with_jobs(self, arms: Iterable[Arm]) -> list[Arm]:
         return [arm for arm in arms if arm in self._run.jobs]
 
-    def _known(self) -> dict[str, Any]:
+    def _known(self) -> Known:
         rank_s = RANK_S if self._sides.forks else self._sides.start_s
-        return {"loading_s": self._sides.loading_s, "rank_s": rank_s, "step_s": self._sessions.step_s}
+        return Known(self._sides.loading_s, rank_s, self._sessions.step_s)
 
 
 def session(
@@ -94,10 +110,7 @@ def session(
     timed: Sequence[Arm],
     untimed: Sequence[Arm],
     budget_s: float,
-    *,
-    loading_s: float,
-    rank_s: float,
-    step_s: Mapping[Arm, float],
+    known: Known,
     pace: Pace = REASONED,
 ) -> Length:
     """Return roughly how long a session of these arms is.
@@ -106,31 +119,21 @@ def session(
         run: has the jobs of the arms.
         timed, untimed: arms of the session; the untimed ones only start.
         budget_s: of all sessions.
-        loading_s: what loading templates takes of a session; 0 where each rank loads torch by itself.
-        rank_s: of a core, until a rank has built its trainer.
-        step_s: seconds a step of the arms that have been timed; a window has one step or more.
+        known: of its parts.
         pace: of the last session.
     """
-    starting_s, round_s = _parts(run, timed, untimed, loading_s=loading_s, rank_s=rank_s, step_s=step_s)
+    starting_s, round_s = _parts(run, timed, untimed, known)
     start_s, each_s = pace.starting * starting_s + pace.warming * round_s, pace.timing * round_s
     rounds = 2 * run.block_count(start_s, each_s, budget_s)
     return Length(start_s + rounds * each_s + pace.ending_s, rounds)
 
 
-def _parts(
-    run: Observations,
-    timed: Sequence[Arm],
-    untimed: Sequence[Arm],
-    *,
-    loading_s: float,
-    rank_s: float,
-    step_s: Mapping[Arm, float],
-) -> tuple[float, float]:
+def _parts(run: Observations, timed: Sequence[Arm], untimed: Sequence[Arm], known: Known) -> tuple[float, float]:
     """Return the seconds until the processes of a session's arms have started, and those of a round."""
-    of_cores_s = run.processes((*timed, *untimed)) * rank_s / usable_cores()
+    of_cores_s = run.processes((*timed, *untimed)) * known.rank_s / usable_cores()
     before_s = 0.0 if run.plan.config.devices.kind == "cpu" else LEAD_IN_S
-    round_s = math.fsum(max(WINDOW_S, step_s.get(arm, 0.0)) + before_s for arm in timed)
-    return loading_s + max(rank_s, of_cores_s), round_s
+    round_s = math.fsum(max(WINDOW_S, known.step_s.get(arm, 0.0)) + before_s for arm in timed)
+    return known.loading_s + max(known.rank_s, of_cores_s), round_s
 
 
 def descriptors(plan: Plan) -> int:
@@ -285,3 +288,30 @@ def _promise(run: Observations, comparisons: int, planned: int, rounds: int) -> 
         )
     curve = ", of ".join(f"{max(slowdowns):.1%} or more in {power:.0%}" for power, slowdowns in found.items())
     return f"plan: a slowdown is found, by this machine's calibration: of {curve} of runs"
+
+
+def leave(run: Observations, bought: Callable[[Sequence[Cell]], Price]) -> str:
+    """Note the cells that leave, before the first look at any; return a line of the plan, "" where none does.
+
+    Args:
+        run: with a base.
+        bought: returns what the rest of the budget buys for some of its cells.
+    """
+    config = run.plan.config
+    if not run.comparison.bases or config.calibrate or len(run.sessions) != LEAVE_AFTER:
+        return ""
+    middles = dict[Cell, list[Middle]]()
+    for cell in run.comparison.judged:
+        own, *others = run.arms(cell).values()
+        if run.lost.keys().isdisjoint((own, *others)):
+            middles[cell] = samples.middles(run, own, others[0])
+    known = schedule.scatters(middles, 2 * len(run.sessions[-1].conditions))
+    stay = [cell for cell in known if judging.surplus(run, cell) or cell in run.plan.floors]
+    margin = math.log1p(config.tolerance)
+    gone = schedule.leaving(known, stay, bought, margin)
+    if not gone:
+        return ""
+    rounds = bought([cell for cell in known if cell not in gone]).rounds
+    run.comparison = replace(run.comparison, left={cell: known[cell].needed(rounds, margin) for cell in gone})
+    names = ", ".join(cell.id for cell in gone)
+    return f"plan: too noisy to be decided in the rest of the budget, which goes to the other cells: {names}"

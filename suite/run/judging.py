@@ -21,12 +21,13 @@ from statistics import fmean
 
 from suite import verdict
 from suite.plan.cells import Cell, Side
-from suite.records.record import CheckRecord, interval
+from suite.records.record import CheckRecord
 from suite.run import accuracy, counting, samples
 from suite.run.observations import Observations
 from suite.run.schedule import LEAVE_AFTER
 from suite.verdict import GRAVEST_FIRST, Outcome, Verdict, metrics
 from suite.verdict.floor import floor
+from suite.verdict.metrics import Interval
 from suite.verdict.outcome import ALPHA_WARN
 from suite.verdict.reasons import Reason
 from suite.verdict.tail import Tail, tail
@@ -160,16 +161,15 @@ def slow_tail(run: Observations, cell: Cell) -> Tail | None:
     return tail(samples.windows(run, arms["candidate"], arms["base"]), len(judged))
 
 
+def _of_base(run: Observations, side: Side, outcome: Outcome, why: Reason, ratio: Interval | None) -> CheckRecord:
+    """Return a check of a cell's time against a base in the run."""
+    rule, label = RULE_AGAINST[side], run.comparison.bases[side].label
+    return CheckRecord(rule=rule, against=label, outcome=outcome, reason=str(why), kind=why.kind, ratio=ratio)
+
+
 def _time(run: Observations, cell: Cell, side: Side) -> CheckRecord:
     judged = against(run, cell, side)
-    return CheckRecord(
-        rule=RULE_AGAINST[side],
-        against=run.comparison.bases[side].label,
-        outcome=judged.outcome,
-        reason=judged.reason,
-        kind=judged.why.kind,
-        ratio=judged.ratio and interval(judged.ratio),
-    )
+    return _of_base(run, side, judged.outcome, judged.why, judged.ratio)
 
 
 def _left(run: Observations, cell: Cell, side: Side) -> CheckRecord:
@@ -177,14 +177,7 @@ def _left(run: Observations, cell: Cell, side: Side) -> CheckRecord:
     of = {"sessions": float(LEAVE_AFTER)}
     if needed is not None:
         of["more_s"] = (needed - LEAVE_AFTER) * run.session_s
-    return CheckRecord(
-        rule=RULE_AGAINST[side],
-        against=run.comparison.bases[side].label,
-        outcome=Outcome.INCONCLUSIVE,
-        reason=str(Reason("left", of)),
-        kind="left",
-        ratio=seen.ratio and interval(seen.ratio),
-    )
+    return _of_base(run, side, Outcome.INCONCLUSIVE, Reason("left", of), seen.ratio)
 
 
 def _over_budget(run: Observations, cell: Cell) -> CheckRecord:
@@ -193,14 +186,8 @@ def _over_budget(run: Observations, cell: Cell) -> CheckRecord:
     judged, left_out = len(run.comparison.judged), len(run.comparison.over_budget)
     seen = against(run, cell, side).ratio if cell in run.comparison.cells and arms[side] not in run.lost else None
     of = {"budget_s": run.plan.config.budget.seconds, "judged": judged, "cells": judged + left_out}
-    return CheckRecord(
-        rule=RULE_AGAINST[side],
-        against=run.comparison.bases[side].label,
-        outcome=Outcome.INCONCLUSIVE,
-        reason=str(Reason("over budget", of, {"room": run.comparison.room})),
-        kind="over budget",
-        ratio=seen and interval(seen),
-    )
+    why = Reason("over budget", of, {"room": run.comparison.room})
+    return _of_base(run, side, Outcome.INCONCLUSIVE, why, seen)
 
 
 def _floor(run: Observations, cell: Cell) -> CheckRecord:

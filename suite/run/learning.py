@@ -55,43 +55,46 @@ class NotScored(Exception):
     """The outputs of a net have no accuracy; the message says why."""
 
 
-def learn(
-    ask: Ask,
-    job: Job,
-    recipe: TrainingRecipe,
-    epoch_s: float,
-    what: str,
-    say: Say,
-    allowed_s: float = math.inf,
-    clock: Callable[[], float] = time.monotonic,
-    first_step_s: float = FIRST_STEP_TIMEOUT_S,
-) -> Curve | None:
+class Limits(NamedTuple):
+    """How long a training may take.
+
+    Attributes:
+        epoch_s: the deadline of an epoch with its evaluation; the first epoch gets `first_step_s` more.
+        first_step_s: for what the first step builds and compiles.
+        allowed_s: wall seconds of the whole training. It ends as soon as an epoch shows that it will not fit.
+        clock: returns the seconds by which `allowed_s` is counted.
+    """
+
+    epoch_s: float
+    first_step_s: float = FIRST_STEP_TIMEOUT_S
+    allowed_s: float = math.inf
+    clock: Callable[[], float] = time.monotonic
+
+
+def learn(ask: Ask, job: Job, recipe: TrainingRecipe, limits: Limits, what: str, say: Say) -> Curve | None:
     """Train a new net to the end of its recipe.
 
     Args:
         ask: sends a command to every rank.
         job: what the workers are told of trainer, model, devices and seed.
         recipe: of the training.
-        epoch_s: the deadline of an epoch with its evaluation; the first epoch gets `first_step_s` more.
+        limits: of its time.
         what: names the training in the progress lines that `say` receives.
-        allowed_s: wall seconds that the training may take. It ends as soon as an epoch shows that it will not fit.
-        clock: returns seconds.
-        first_step_s: for what the first step builds and compiles.
 
     Returns:
         The curve; None where `ask` returned None.
 
     Raises:
-        OutOfTime: the training takes longer than `allowed_s`.
+        OutOfTime: the training takes longer than it is allowed.
         NotScored: after the first epoch.
         WorkerFailure: `ask` raised it.
     """
     done: list[list[Epoch]] = []
-    begun, shortest_s = clock(), math.inf
+    begun, shortest_s = limits.clock(), math.inf
     say(describe(what, recipe.epochs, []))
     for epoch in range(recipe.epochs):
-        epoch_begun = clock()
-        timeout_s = epoch_s + (first_step_s if epoch == 0 else 0.0)
+        epoch_begun = limits.clock()
+        timeout_s = limits.epoch_s + (limits.first_step_s if epoch == 0 else 0.0)
         answers = ask(Epoch, "train", timeout_s, arm=job, recipe=recipe, epoch=epoch)
         if answers is None:
             return None
@@ -99,11 +102,11 @@ def learn(
             raise NotScored(why)
         done.append(answers)
         say(describe(what, recipe.epochs, [ranks[0].accuracy for ranks in done]))
-        now, left = clock(), recipe.epochs - len(done)
+        now, left = limits.clock(), recipe.epochs - len(done)
         if epoch > 0:  # the first epoch also builds and compiles, so it does not predict the others
             shortest_s = min(shortest_s, now - epoch_begun)
         needed_s = now - begun + (left * shortest_s if epoch > 0 else 0.0)
-        if left and needed_s > allowed_s:
+        if left and needed_s > limits.allowed_s:
             raise OutOfTime(needed_s)
     tests = [ranks[0].test_loss for ranks in done if ranks[0].test_loss is not None]
     losses = [[rank.loss for rank in ranks if rank.loss is not None] for ranks in done]

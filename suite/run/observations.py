@@ -288,10 +288,11 @@ class Observations:
         return math.fsum(max(0.0, each.explaining_s - s) for each, s in zip(later, of_figures_s, strict=True))
 
     def block_count(self, start_s: float, round_s: float, budget_s: float, spare: float = MORE_SHARE) -> int:
-        """Return how many blocks each session to come has; arguments as in `blocks.count`."""
+        """Return how many blocks each session to come has; arguments as in `blocks.count` and its `Costs`."""
         alone = self.comparisons_alone and not all(self.calibrated(cell) for cell in self.comparison.judged)
         df = 0.0 if alone else MOST_DF  # what other cells or a calibration add to those of a cell's own sessions
-        return blocks.count(start_s, round_s, budget_s, self.sessions_lacking, df, len(self.sessions), spare)
+        costs = blocks.Costs(start_s, round_s, spare)
+        return blocks.count(costs, budget_s, self.sessions_lacking, df, len(self.sessions))
 
     def arms(self, cell: Cell) -> dict[Side, Arm]:
         """Return the candidate's arm of a cell and those of the bases that it is compared with."""

@@ -7,7 +7,7 @@ every dataset for all others. A failure costs the arms that need what failed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 from reference.schedule import scale
@@ -19,7 +19,7 @@ from suite.plan.scripts import kept_as_they_are
 from suite.plan.workloads import Workload
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import START_TIMEOUT_S
-from suite.processes.jobs import OUT, Apart, Job, ModelSpec, Place, Prepared, ScriptRun
+from suite.processes.jobs import OUT, Job, ModelSpec, Place, Prepared, ScriptRun
 from suite.properties.answers import About, Described
 from suite.room.quiet import available_cores
 from suite.run import accuracy
@@ -117,17 +117,16 @@ def _job(run: Observations, sides: Sides, arm: Arm) -> Job:
         backend="gloo" if arm.trainer == PLAIN else devices.backend(devices.here(arm.world_size)),
         pinned=devices.pinned(arm.world_size),
     )
-    return job_of(
+    job = job_of(
         arm,
         workload.model_copy(update={"model": sides.locate(arm.side, workload.model)}),
         place,
         trainer=sides.locate(arm.side, arm.trainer),
         seed=accuracy.SEED,
         dataset=dataset,
-        free_cores=available_cores(),
-        apart=sides.apart(arm.side),
-        script=_script(run, sides, arm) if arm.runs_script else None,
     )
+    script = _script(run, sides, arm) if arm.runs_script else None
+    return replace(job, free_cores=tuple(available_cores()), apart=sides.apart(arm.side), script=script)
 
 
 def _script(run: Observations, sides: Sides, arm: Arm) -> ScriptRun:
@@ -154,26 +153,15 @@ def _script(run: Observations, sides: Sides, arm: Arm) -> ScriptRun:
     )
 
 
-def job_of(
-    arm: Arm,
-    workload: Workload,
-    place: Place,
-    *,
-    trainer: str,
-    seed: int,
-    dataset: Prepared,
-    free_cores: Sequence[int] = (),
-    apart: Apart | None = None,
-    script: ScriptRun | None = None,
-) -> Job:
-    """Return what the workers of an arm are told.
+def job_of(arm: Arm, workload: Workload, place: Place, *, trainer: str, seed: int, dataset: Prepared) -> Job:
+    """Return what the workers of an arm are told, of one that runs no script and belongs to the candidate.
 
     Args:
         arm: gives the world size, and with it batch and rate.
         workload: what to build.
         place: where the ranks run.
         trainer: as the workers of the arm's side name it.
-        seed, dataset, free_cores, apart, script: as `suite.processes.jobs.Job` has them.
+        seed, dataset: as `suite.processes.jobs.Job` has them.
     """
     batch, lr = scale(arm.mode, arm.world_size, workload.batch, workload.lr, workload.lr_rule)
     built = {field.name: getattr(workload, field.name) for field in fields(ModelSpec)}
@@ -186,7 +174,4 @@ def job_of(
         seed=seed,
         workload=ModelSpec(**built),
         dataset=dataset,
-        free_cores=tuple(free_cores),
-        apart=apart,
-        script=script,
     )

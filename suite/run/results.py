@@ -10,10 +10,11 @@ from suite.plan import cells
 from suite.plan.cells import SINGLE, Arm, Cell, Side
 from suite.processes.failure import WorkerFailure
 from suite.records import record
-from suite.records.record import CellRecord, IntervalRecord, Missing
+from suite.records.record import CellRecord, Missing
 from suite.run import accuracy, attribution, counting, judging, machine, samples
 from suite.run.observations import Observations
 from suite.verdict import Outcome, metrics
+from suite.verdict.metrics import Interval
 
 
 def to_record(run: Observations) -> record.Record:
@@ -63,19 +64,25 @@ def to_record(run: Observations) -> record.Record:
 
 
 def _cell(run: Observations, cell: Cell) -> CellRecord:
-    oversubscribed = run.plan.config.devices.oversubscribed(cell.world_size)
-    place = {name: getattr(cell, name) for name in ("id", "trainer", "workload", "mode", "world_size")}
-    fixed = {**place, "oversubscribed": oversubscribed}
+    made = partial(
+        CellRecord,
+        id=cell.id,
+        trainer=cell.trainer,
+        workload=cell.workload,
+        mode=cell.mode,
+        world_size=cell.world_size,
+        oversubscribed=run.plan.config.devices.oversubscribed(cell.world_size),
+    )
     own = run.plan.own(cell)
     logs = samples.over_sessions(run, own)
     failure = run.failure(cell)
     if not failure and not logs and cell in run.comparison.over_budget:
         outcome, reason = judging.combined(judging.checks(run, cell))
-        return CellRecord.model_validate({**fixed, "outcome": outcome, "reason": reason})
+        return made(outcome=outcome, reason=reason)
     if failure or not logs:
         reason = failure.cause if failure else "it was not measured before the run was cut short"
         details = "\n".join(failure.details) if failure else ""
-        return CellRecord.model_validate({**fixed, "outcome": Outcome.ERROR, "reason": reason, "details": details})
+        return made(outcome=Outcome.ERROR, reason=reason, details=details)
     job = run.jobs[own]
     batch, in_epoch, tokens = job.global_batch, job.dataset.train_samples, job.dataset.tokens
     flop = run.sample_flop.get(own, 0)
@@ -88,27 +95,28 @@ def _cell(run: Observations, cell: Cell) -> CellRecord:
     grew = attribution.caution(run, cell) if outcome is not Outcome.FAIL else ""  # after a FAIL the waterfall says it
     widened = judging.warning(run, cell) or judging.widened(run, cell)
     cautions = tuple(filter(None, (widened, grew, tail.said if tail else "")))
-    figures = {
-        "sessions": len(logs),
-        "sec_per_epoch": _scaled(step_s, lambda step: metrics.sec_per_epoch(step, in_epoch, batch)),
-        "samples_per_s": _scaled(step_s, lambda step: batch / step),
-        "tokens_per_s": _scaled(step_s, lambda step: batch * tokens / step) if tokens else None,
-        "device_flop_per_s": _scaled(step_s, lambda step: batch * flop / step / cell.world_size) if flop else None,
-        "efficiency": _known(efficiency),
-        "speedup": _known(speedup),
-        "slowdown": next((check.ratio for check in checks if check.ratio is not None and check.counts), None),
-        "checks": checks,
-        "tail": record.interval(tail.ratio) if tail else None,
-        "cautions": cautions,
-        "warning": "; ".join(filter(None, (*cautions, counting.warning(run, cell)))),
-        "counters": counting.counted(run, cell),
-        "accuracy": accuracy.reached(run, cell),
-        "test_loss": accuracy.reached_loss(run, cell),
-        "devices": job.devices,
-        "waterfalls": attribution.waterfalls(run, cell, failed=outcome is Outcome.FAIL),
-        "missing": tuple(why for why in (efficiency, speedup, *others) if isinstance(why, Missing)),
-    }
-    return CellRecord.model_validate({**fixed, "outcome": outcome, "reason": reason, **figures})
+    return made(
+        outcome=outcome,
+        reason=reason,
+        sessions=len(logs),
+        sec_per_epoch=_scaled(step_s, lambda step: metrics.sec_per_epoch(step, in_epoch, batch)),
+        samples_per_s=_scaled(step_s, lambda step: batch / step),
+        tokens_per_s=_scaled(step_s, lambda step: batch * tokens / step) if tokens else None,
+        device_flop_per_s=_scaled(step_s, lambda step: batch * flop / step / cell.world_size) if flop else None,
+        efficiency=_known(efficiency),
+        speedup=_known(speedup),
+        slowdown=next((check.ratio for check in checks if check.ratio is not None and check.counts), None),
+        checks=checks,
+        tail=tail.ratio if tail else None,
+        cautions=cautions,
+        warning="; ".join(filter(None, (*cautions, counting.warning(run, cell)))),
+        counters=counting.counted(run, cell),
+        accuracy=accuracy.reached(run, cell),
+        test_loss=accuracy.reached_loss(run, cell),
+        devices=job.devices,
+        waterfalls=attribution.waterfalls(run, cell, failed=outcome is Outcome.FAIL),
+        missing=tuple(why for why in (efficiency, speedup, *others) if isinstance(why, Missing)),
+    )
 
 
 def _base(run: Observations, side: Side) -> record.BaseRecord:
@@ -118,11 +126,11 @@ def _base(run: Observations, side: Side) -> record.BaseRecord:
     )
 
 
-def _known(figure: IntervalRecord | Missing | None) -> IntervalRecord | None:
-    return figure if isinstance(figure, IntervalRecord) else None
+def _known(figure: Interval | Missing | None) -> Interval | None:
+    return figure if isinstance(figure, Interval) else None
 
 
-def _efficiency(run: Observations, cell: Cell, own: Arm) -> IntervalRecord | Missing | None:
+def _efficiency(run: Observations, cell: Cell, own: Arm) -> Interval | Missing | None:
     why = partial(Missing, figure="efficiency")
     if cell.world_size == 1:
         alone = len(run.plan.config.devices.names) < 2
@@ -132,17 +140,17 @@ def _efficiency(run: Observations, cell: Cell, own: Arm) -> IntervalRecord | Mis
     if own.on_one in run.lost:
         return why(why=f"its one-device arm failed: {run.lost[own.on_one].cause}")
     logs = samples.log_efficiencies(run, own)
-    return record.interval(metrics.from_logs(logs)) if logs else why(why="needs world size 1 in the run")
+    return metrics.from_logs(logs) if logs else why(why="needs world size 1 in the run")
 
 
-def _speedup(run: Observations, cell: Cell, own: Arm) -> IntervalRecord | Missing | None:
+def _speedup(run: Observations, cell: Cell, own: Arm) -> Interval | Missing | None:
     if cell.runs_script:
         return None  # no plain trainer trains what only the script knows
     plain = cells.arm("candidate", SINGLE, cell).on_one
     ratios = samples.log_ratios(run, plain, own)
     if ratios:
         logs = [metrics.log_speedup(ratio, cell.mode, cell.world_size) for ratio in ratios]
-        return record.interval(metrics.from_logs(logs))
+        return metrics.from_logs(logs)
     if plain in run.lost:
         why = _why_not_plain(run, cell, run.lost[plain])
     elif run.plan.config.against is not None:
@@ -186,8 +194,8 @@ def _arm(run: Observations, arm: Arm) -> record.ArmRecord:
     )
 
 
-def _scaled(interval: metrics.Interval, function: Callable[[float], float]) -> IntervalRecord:
+def _scaled(interval: Interval, function: Callable[[float], float]) -> Interval:
     """Return the interval of a monotone function of a quantity; a falling one swaps its ends."""
     ends = sorted(function(end) for end in (interval.low, interval.high) if end is not None)
     low, high = ends or (None, None)
-    return IntervalRecord(estimate=function(interval.estimate), low=low, high=high)
+    return Interval(function(interval.estimate), low=low, high=high)

@@ -22,9 +22,8 @@ from suite.records import memory, record
 from suite.room.conditions import Conditions, disturbed
 from suite.room.meter import Meter
 from suite.room.quiet import available_cores
-from suite.run import blocks, capacity
-from suite.run.caches import Caches
-from suite.run.groups import Groups
+from suite.run import blocks
+from suite.run.groups import Caches, Groups, capacity_lines, slow_start
 from suite.run.observations import Observations, Session
 from suite.run.timer import WINDOW_S, Subject, Timer, hang_timeout_s, taken_s, timing, whole_turns
 
@@ -185,7 +184,7 @@ class Sessions:
     def _check_capacity(self, arms: Sequence[Arm]) -> None:
         """Say what may get short where these arms are started, as a part of the plan; raises as `run`."""
         forked = any(side.pool.forks for side in self._pools.values())
-        self._note(capacity.lines(self._run, arms, forked=forked))
+        self._note(capacity_lines(self._run, arms, forked=forked))
 
     def _note(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -226,7 +225,7 @@ class Sessions:
         self._start(groups, arms, f"session {session.number + 1}")
         self._take_first_steps(groups)
         session.starting_s += self._clock() - begun
-        self._note(capacity.slow_start(self._run, session, arms))
+        self._note(slow_start(self._run, session, arms))
         now = [kept for unit in units if (kept := tuple(arm for arm in unit if arm in arms))]
         timed = list(dict.fromkeys(arm for unit in now for arm in unit))
         warm = self._clock()

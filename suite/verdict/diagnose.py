@@ -41,7 +41,7 @@ from dataclasses import dataclass
 from statistics import fmean, median_low
 from typing import Literal, NamedTuple
 
-from suite.verdict.metrics import Bounds, Interval, faster_half, from_values, jackknife_variance, location, t_quantile
+from suite.verdict.metrics import Interval, faster_half, from_values, jackknife_variance, location, t_quantile
 from suite.verdict.spread import Middle, of_parts
 
 Point = Literal["one", "one_resident", "part", "plain_alone", "plain", "alone", "apart", "unsynced", "resident", "step"]
@@ -142,7 +142,7 @@ class Growth:
 
 
 def supported(
-    parts_s: Sequence[Bounds], dfs: Sequence[float], *, most_s: float | None = None, error: float = NAMING_ERROR
+    parts_s: Sequence[Interval], dfs: Sequence[float], *, most_s: float | None = None, error: float = NAMING_ERROR
 ) -> int | None:
     """Return the index of the part that may be named: the largest of those whose one-sided lower bound is above zero.
 
@@ -166,7 +166,7 @@ def supported(
     return max(supported_parts, key=lambda index: parts_s[index].estimate, default=None)
 
 
-def outdone(parts_s: Sequence[Bounds], named: int) -> bool:
+def outdone(parts_s: Sequence[Interval], named: int) -> bool:
     """Return whether another part may cost more than the named one's estimate, or has no interval."""
     most_s = parts_s[named].estimate
     return any(i != named and (part.high is None or part.high > most_s) for i, part in enumerate(parts_s))

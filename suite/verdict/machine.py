@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from suite.verdict.diagnose import outdone, supported
-from suite.verdict.metrics import Bounds, Interval, difference, mean_and_standard_error, t_quantile
+from suite.verdict.metrics import Interval, difference, mean_and_standard_error, t_quantile
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome, Verdict
 from suite.verdict.paired import FIRST_LOOK
 from suite.verdict.reasons import Reason
@@ -95,7 +95,7 @@ def machine(
     return Verdict(Outcome.INCONCLUSIVE, Reason("machine undecided", {**of, "tolerance": wider} if wider <= 1 else of))
 
 
-def cause(now: Mapping[str, Bounds], dfs: Sequence[float], accepted: Sequence[Mapping[str, float]]) -> str:
+def cause(now: Mapping[str, Interval], dfs: Sequence[float], accepted: Sequence[Mapping[str, float]]) -> str:
     """Return which part of a step grew most since accepted runs, in words; "" where no interval supports one.
 
     The interval of a growth adds the squared halves of both sides (`difference`): how sessions of this run differ, and

@@ -12,15 +12,19 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 MOST_OBSERVATIONS = 1000  # sessions or seed pairs; more are never advised
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and its two-sided 95 % confidence interval; without one (a single session) low and high are None."""
+    """An estimate and its two-sided 95 % confidence interval; without one (a single session) low and high are None.
 
+    A record keeps it as it is, and refuses a file's that has other fields, or numbers that are not finite.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid", "allow_inf_nan": False}
     estimate: float
     low: float | None = None
     high: float | None = None
@@ -30,17 +34,6 @@ class Interval:
         """The interval of a quantity, from that of its logarithm."""
         low, high = (None if end is None else math.exp(end) for end in (self.low, self.high))
         return Interval(math.exp(self.estimate), low, high)
-
-
-class Bounds(Protocol):
-    """An interval as it is computed here, or as a record keeps it."""
-
-    @property
-    def estimate(self) -> float: ...  # noqa: D102
-    @property
-    def low(self) -> float | None: ...  # noqa: D102
-    @property
-    def high(self) -> float | None: ...  # noqa: D102
 
 
 @functools.lru_cache(maxsize=4096)
@@ -76,7 +69,7 @@ def from_values(values: Sequence[float]) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
-def difference(minuend: Bounds, subtrahend: Bounds) -> Interval:
+def difference(minuend: Interval, subtrahend: Interval) -> Interval:
     """Return the difference of two means over different sessions; without an interval where one of them has none.
 
     Banerjee (1961): the root of the sum of squares of both halves covers at least 95 %, whatever the two variances are.

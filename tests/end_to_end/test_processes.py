@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from suite.base.several import hosts_of
-from suite.processes import loopback, reaper
+from suite.processes import channel, reaper
 from suite.processes.failure import WorkerFailure
 from suite.processes.pool import Pool
 from suite.room import devices
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="subreapers and 
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    with Pool(kind="cpu", import_paths=[REPOSITORY], forks=False) as made:
+    with Pool(kind="cpu", import_paths=[REPOSITORY], templates="none") as made:
         yield made
 
 
@@ -67,7 +67,7 @@ def test_a_worker_that_hangs_before_it_connects_is_ended(tmp_path: Path) -> None
     """A file that the interpreter loads at its start never returns, so the controller does not know the pid."""
     hangs = "import sys, time\nif '--group' in sys.orig_argv:\n    time.sleep(600)\n"
     (tmp_path / "sitecustomize.py").write_text(hangs)
-    with Pool(kind="cpu", import_paths=[tmp_path], forks=False) as pool:
+    with Pool(kind="cpu", import_paths=[tmp_path], templates="none") as pool:
         group = pool.launch("hangs", 2)
         with pytest.raises(WorkerFailure, match="ranks 0, 1: no answer to 'start' within 12 s"):
             group.start_timeout_s = 12.0
@@ -76,12 +76,12 @@ def test_a_worker_that_hangs_before_it_connects_is_ended(tmp_path: Path) -> None
         assert not [p for p in psutil.Process(pool._process.pid).children(recursive=True) if "--group" in p.cmdline()]
 
 
-@pytest.mark.parametrize("forks", [True, False])
-def test_nothing_is_left_when_the_controller_is_killed(forks: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("templates", ["one", "none"])
+def test_nothing_is_left_when_the_controller_is_killed(templates: str, tmp_path: Path) -> None:
     """SIGKILL leaves the controller no time to clean up: reaper, launcher, workers and their daemons end even so."""
     code = (
         "from suite.processes.pool import Pool\n"
-        f"pool = Pool(kind='cpu', forks={forks}); group = pool.launch('g', 2); group.wait_connected()\n"
+        f"pool = Pool(kind='cpu', templates={templates!r}); group = pool.launch('g', 2); group.wait_connected()\n"
         f"[one, two] = group.request(dict, 'call', function='{DOES}leave_a_daemon', arguments={{}})\n"
         "import psutil\n"
         "ours = [process.pid for process in psutil.Process().children(recursive=True)]\n"
@@ -106,7 +106,7 @@ def test_nothing_is_left_when_the_controller_is_killed(forks: bool, tmp_path: Pa
 def test_two_hosts_leave_nothing_in_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On every host torchrun makes a folder for logs, which it leaves."""
     importlib.import_module("torch._dynamo")  # makes a folder in TMPDIR when this process first imports it
-    with loopback.listen() as listener:
+    with channel.listen_on_loopback() as listener:
         endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
     environment = {"PET_RDZV_ENDPOINT": endpoint, "PET_RDZV_ID": "7", "SCALING_SECRET": SECRET, "TMPDIR": str(tmp_path)}
     for name, value in environment.items():
@@ -130,7 +130,7 @@ def test_a_host_joins_one_pool_after_the_other_by_the_loop_of_the_page(
     """A session of pytest with cells and checks has two pools. The other host takes itself to be another machine."""
     page = (REPOSITORY / "docs" / "several-machines.md").read_text(encoding="utf-8")
     [loop] = re.findall(r"^while torchrun .*?done$", page, re.MULTILINE | re.DOTALL)
-    with loopback.listen() as listener:
+    with channel.listen_on_loopback() as listener:
         endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
     environment = {"PET_RDZV_ENDPOINT": endpoint, "PET_RDZV_ID": "7", "SCALING_SECRET": SECRET, "TMPDIR": str(tmp_path)}
     for name, value in environment.items():

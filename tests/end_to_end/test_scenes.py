@@ -15,8 +15,8 @@ from suite import options
 from suite.plan.cells import Cell
 from suite.records.files import read_model
 from suite.records.record import Record
-from suite.room.remedies import UNCORRECTED
-from suite.run.execute import execute
+from suite.room.errors import UNCORRECTED
+from suite.run.execute import Selected, execute
 from tests.support.nvml import Scene
 from tests.support.project import Project
 
@@ -29,7 +29,9 @@ def test_a_run_that_torch_cannot_make_keeps_what_nvml_shows(
     monkeypatch.setenv("NCCL_ALGO", "Ring")
     asked = ("--scaling-devices", "cuda:1,cuda:1", "--scaling-workload", "tiny", "--scaling-budget", "1")
     said: list[str] = []
-    result = execute(options.read(project.config(*asked)), [Cell("scratch", "tiny", "strong", 2)], [], said.append)
+    result = execute(
+        options.read(project.config(*asked)), Selected([Cell("scratch", "tiny", "strong", 2)]), said.append
+    )
     kept = read_model(result.folder / "record.json", Record)
     assert kept.machine.gpu_topology == "SYS"
     assert [card.uncorrected for card in kept.machine.cards] == [0, 2]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from reference.data.index import index_batches
+from reference.data.feeds import index_batches
 
 KIND = "feed"
 KILLED_BY = "feed_covers"

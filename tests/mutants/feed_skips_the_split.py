@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from reference.data.index import rank_batches
+from reference.data.feeds import rank_batches
 
 KIND = "rank_feed"
 KILLED_BY = "feed_resumes"

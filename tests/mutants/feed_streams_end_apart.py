@@ -14,7 +14,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from reference.data.index import index_batches
+from reference.data.feeds import index_batches
 
 KIND = "rank_feed"
 KILLED_BY = "feed_resumes"

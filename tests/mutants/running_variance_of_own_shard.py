@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from reference.sync_batch_norm import SyncBatchNorm
-from reference.trainers.ddp_sync_bn import DDPSyncBNTrainer
+from reference.trainers.ddp import DDPSyncBNTrainer
 
 KIND = "trainer"
 KILLED_BY = "batch_norm"

@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from reference.loss import term_counts, term_sums
 from reference.nest import Nest
-from reference.token_loss import term_counts, term_sums
-from reference.trainers.ddp_tokens import DDPTokensTrainer
+from reference.trainers.ddp import DDPTokensTrainer
 
 KIND = "trainer"
 KILLED_BY = "gradient"

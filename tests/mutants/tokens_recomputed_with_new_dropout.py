@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from reference.trainers.ddp_tokens import DDPTokensTrainer
+from reference.trainers.ddp import DDPTokensTrainer
 
 KIND = "trainer"
 KILLED_BY = "dropout"

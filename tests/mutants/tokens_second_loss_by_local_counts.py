@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from reference.loss import term_counts, term_sums
 from reference.nest import Nest
-from reference.token_loss import term_counts, term_sums
-from reference.trainers.ddp_tokens import DDPTokensTrainer
+from reference.trainers.ddp import DDPTokensTrainer
 
 KIND = "trainer"
 KILLED_BY = "trajectory"

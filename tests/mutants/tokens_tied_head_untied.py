@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from reference.nest import Nest
-from reference.trainers.ddp_tokens import DDPTokensTrainer
+from reference.trainers.ddp import DDPTokensTrainer
 
 KIND = "trainer"
 KILLED_BY = "gradient"

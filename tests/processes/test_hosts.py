@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from suite import worker
-from suite.processes import hosts, loopback, remote
-from suite.processes.channel import Channel, ChannelClosed
+from suite.processes import hosts, remote
+from suite.processes.channel import Channel, ChannelClosed, listen_on_loopback
 from suite.processes.failure import WorkerFailure
 from suite.processes.hosts import Hosts, OtherHosts
 from suite.processes.messages import Launcher, Start, Welcome, read
@@ -138,7 +138,7 @@ def test_an_endpoint_elsewhere_is_refused() -> None:
 
 
 def test_a_port_that_another_process_has_is_named_before_any_host_is_waited_for() -> None:
-    with loopback.listen() as listener:
+    with listen_on_loopback() as listener:
         endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
         match = r"cannot listen on port \d+ of this host \(.*Address already in use\); choose another port on all hosts"
         with pytest.raises(ValueError, match=match):

@@ -42,7 +42,8 @@ def said() -> list[str]:
 
 @pytest.fixture
 def pool(forks: bool, said: list[str]) -> Iterator[Pool]:
-    with Pool(kind="cpu", import_paths=[REPOSITORY], forks=forks, restarted=said.append) as made:
+    with Pool(kind="cpu", import_paths=[REPOSITORY], templates="one" if forks else "none") as made:
+        made.restarted = said.append
         yield made
 
 
@@ -60,7 +61,8 @@ def test_a_template_that_had_nothing_to_do_or_still_loads_costs_nothing(pool: Po
 
 
 def test_a_template_that_waited_for_a_later_session_takes_its_place_at_once(said: list[str]) -> None:
-    with Pool(kind="cpu", import_paths=[REPOSITORY], renewed=True, restarted=said.append) as pool:
+    with Pool(kind="cpu", import_paths=[REPOSITORY], templates="renewed") as pool:
+        pool.restarted = said.append
         pool.wait_for_templates()
         waits = pool.launchers.all[-1]
         kill_launcher(pool)

@@ -21,7 +21,7 @@ from suite.checks.bench import Bench
 from suite.processes.channel import Channel, ChannelClosed
 from suite.processes.messages import Ended, Exit, Start
 from suite.processes.pool import Pool
-from suite.room import footprint
+from suite.room import limits
 from tests.support import on_ranks
 from tests.support.processes import all_end, launcher_of
 from tests.support.project import REPOSITORY
@@ -133,7 +133,7 @@ def test_the_first_failure_also_ends_a_rank_that_does_not_lead_a_process_group_y
 def renewed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     """A pool that loads three templates at once, and whose first one is up."""
     monkeypatch.setattr("suite.room.limits.available_cores", lambda: {0, 1, 2})
-    with Pool(kind="cpu", import_paths=[REPOSITORY], renewed=True) as made:
+    with Pool(kind="cpu", import_paths=[REPOSITORY], templates="renewed") as made:
         parent_of_a_rank(made, "first")
         yield made
 
@@ -181,7 +181,7 @@ class TestSeveralAtOnce:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("suite.room.limits.available_cores", lambda: {0, 1})
-        with Pool(kind="cpu", import_paths=[REPOSITORY], renewed=True) as made:
+        with Pool(kind="cpu", import_paths=[REPOSITORY], templates="renewed") as made:
             [_, late] = made.launchers.all
             launcher_of(late).suspend()
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
@@ -196,9 +196,9 @@ class TestSeveralAtOnce:
             assert all_end([late.pid])
 
     def test_all_end_with_the_pool(self) -> None:
-        with Pool(kind="cpu", import_paths=[REPOSITORY], renewed=True) as made:
+        with Pool(kind="cpu", import_paths=[REPOSITORY], templates="renewed") as made:
             pids = [each.pid for each in made.launchers.all]
-            assert len(pids) == footprint.templates()
+            assert len(pids) == limits.templates()
         assert all_end(pids)
 
 

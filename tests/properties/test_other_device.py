@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from reference.token_loss import token_loss
+from reference.loss import token_loss
 from suite.checks.draw import TEXT_CHECKS, WITH_ONE_DEVICE
 from suite.properties import nets
 from suite.properties.answers import RIGHT

@@ -17,7 +17,7 @@ from torch import distributed as dist
 from torch.utils.checkpoint import checkpoint
 
 from reference.all_reduce import ALL_REDUCE
-from reference.data.index import index_batches, rank_batches
+from reference.data.feeds import index_batches, rank_batches
 from reference.evaluate import count_correct
 from reference.scatter import gather, scatter
 from reference.trainers.scratch import Scratch
@@ -25,11 +25,10 @@ from reference.trainers.single import Single
 from suite.checks import draw
 from suite.checks.functions import FUNCTION_CHECKS, search
 from suite.properties import functions, nets, suspects, tolerance
-from suite.properties.answers import RIGHT, Judgement
+from suite.properties.answers import RIGHT, Judgement, packed, unpacked
 from suite.properties.case import Case, Net
 from suite.properties.itself import UNREAD
 from suite.properties.observe import Observation
-from suite.properties.packing import packed, unpacked
 from suite.properties.seen import Seen
 from suite.properties.trainer import CHECKS, NOTHING_MOVED, OF_STEPS, judge
 from tests.support.tampering import CASE, see, tampered

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from reference.trainers.single import Single
-from suite.properties import saved, state
+from suite.properties import state
 from suite.properties.answers import RIGHT
 from suite.properties.case import Case
 from suite.properties.seen import Seen
@@ -103,14 +103,14 @@ def test_states_of_generators_are_each_ranks_own() -> None:
 
 
 def test_parts_are_told_by_their_paths() -> None:
-    parts = saved.flattened({"a": [torch.ones(2, dtype=torch.bfloat16), {"b": 1j * torch.ones(1)}], "c": None})
-    assert {saved.shown(path): leaf["kind"] for path, leaf in parts.items()} == {
+    parts = state.flattened({"a": [torch.ones(2, dtype=torch.bfloat16), {"b": 1j * torch.ones(1)}], "c": None})
+    assert {state.shown(path): leaf["kind"] for path, leaf in parts.items()} == {
         "['a'][0]": "torch.bfloat16",
         "['a'][1]['b']": "torch.complex64",
         "['c']": "NoneType",
     }
-    widened = saved.flattened({"a": [torch.ones(2), {}], "c": None})
-    assert saved.changed(parts, widened) == [
+    widened = state.flattened({"a": [torch.ones(2), {}], "c": None})
+    assert state.changed(parts, widened) == [
         "['a'][0] is torch.float32 and was torch.bfloat16",
         "['a'][1]['b'] is missing",
     ]

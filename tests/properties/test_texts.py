@@ -15,9 +15,9 @@ from torch import Tensor
 from suite.checks import draw
 from suite.checks.bench import Bench
 from suite.checks.search import SearchResult
-from suite.properties import contract, nets, suspects, texts, tolerance
+from suite.properties import contract, nets, suspects, tolerance
 from suite.properties.case import Case, Text
-from suite.properties.log import Entry
+from suite.properties.nets import Entry
 from tests.support import text_trainers
 
 pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
@@ -68,7 +68,7 @@ def test_what_follows_a_text_and_what_comes_later_changes_no_score(norm: str) ->
 def test_rotary_products_depend_on_the_distance_alone() -> None:
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(1, 1, 4, generator=generator, dtype=torch.float64).expand(1, 6, 4) for _ in range(2))
-    products = texts.rotate(q)[0] @ texts.rotate(k)[0].mT
+    products = nets.rotate(q)[0] @ nets.rotate(k)[0].mT
     for distance in range(3):
         diagonal = products.diagonal(distance)
         assert torch.allclose(diagonal, diagonal[0].expand_as(diagonal))
@@ -79,7 +79,7 @@ def test_a_block_that_is_recomputed_with_another_mask_is_noted() -> None:
     """Two calls with one entry of the log are a forward and its recomputation."""
     case = Case(1, (3,), text=Text(5, 8, 8, blocks=2, dropout=True))
     net, (X, _) = nets.build(case), nets.minibatch(case, 0)
-    assert isinstance(net, texts.TextNet)
+    assert isinstance(net, nets.TextNet)
     net(X)
     [entry] = net.log
     assert [len(mask) for mask in entry["masks"]] == [2 * 8 * 8] * 3

@@ -20,11 +20,11 @@ from torch import Tensor
 from reference import nest
 from reference.data import DATASETS, LOADERS, Dataset, feed, index_batches, load
 from reference.data.__main__ import main
-from reference.data.idx import IDX_FILES, has_idx_files, raw_folder, read_dataset, write_idx
+from reference.data.fashion_mnist import IDX_FILES, has_idx_files, raw_folder, read_dataset, write_idx
 from reference.data.synthetic import synthetic
 from reference.data.texts import best, make
+from reference.loss import IGNORED
 from reference.scatter import chunk_sizes
-from reference.token_loss import IGNORED
 from tests.support.project import REPOSITORY
 from tests.support.repositories import Repository
 from tests.support.strategies import world_sizes

@@ -19,6 +19,7 @@ from suite.records.record import CellRecord, Probe
 from suite.run import campaign, results
 from suite.run.groups import Groups
 from suite.run.observations import Observations, Session
+from suite.run.plan import Plan
 from suite.run.variants import Target
 from suite.verdict import Outcome
 from tests.support.measurements import BLOCKS, WOBBLE, add_session, arm, cell, forth_and_back, job, run_of
@@ -114,8 +115,8 @@ class World:
 
         return probe
 
-    def sweep(self, pool: Any, sweeps: Sequence[CollectiveCell], devices: Any, say: Any, **_: object) -> tuple[()]:
-        self.swept.extend(sweeps)
+    def sweep(self, pool: Any, plan: Plan, gradient_bytes: object, say: Any) -> tuple[()]:
+        self.swept.extend(plan.sweeps)
         say("all_reduce on 2 devices")
         return ()
 

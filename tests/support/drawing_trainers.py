@@ -11,11 +11,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
+from reference.loss import term_counts, term_sums, token_loss
 from reference.nest import Nest
-from reference.token_loss import term_counts, term_sums, token_loss
 from reference.trainers.data_parallel import DataParallelTrainer
-from reference.trainers.ddp import DDPTrainer
-from reference.trainers.ddp_tokens import DDPTokensTrainer
+from reference.trainers.ddp import DDPTokensTrainer, DDPTrainer
 from tests.support import step_trainers
 
 NoisyLoss = step_trainers.NoisyLoss

@@ -53,7 +53,7 @@ class InThisProcess(Bench):
 
     def _asked(self, group: Any, told: dict[str, Any]) -> Judgement:
         try:
-            return commands.judge(self._state, **told)
+            return commands.judge(self._state, **{**told, "records": vars(told["records"])})
         except Exception as error:  # as from a worker
             raise WorkerFailure("in this process", repr(error)) from error
 

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from reference.per_device import PerDevice
-from reference.trainers import data_parallel, ddp, ddp_tokens, scratch, scratch_overlap, single
+from reference.trainers import data_parallel, ddp, scratch, scratch_overlap, single
 
 aten = torch.ops.aten
 MOVED = (aten.tanh, aten.exp, aten.log, aten.rsqrt, aten.sin, aten.cos)
@@ -293,7 +293,7 @@ class SingleBelow(Single):
     toward = -1
 
 
-class SingleTokens(_Step, ddp_tokens.TokenLoss, single.Single):
+class SingleTokens(_Step, ddp.TokenLoss, single.Single):
     """One device with language models."""
 
 
@@ -319,7 +319,7 @@ class DDP(_Step, ddp.DDPTrainer):
     """torch's DistributedDataParallel."""
 
 
-class DDPTokens(_Step, ddp_tokens.DDPTokensTrainer):
+class DDPTokens(_Step, ddp.DDPTokensTrainer):
     """The same with language models."""
 
 

@@ -10,8 +10,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reference.token_loss import term_counts, term_sums
-from reference.trainers.ddp_tokens import DDPTokensTrainer
+from reference.loss import term_counts, term_sums
+from reference.trainers.ddp import DDPTokensTrainer
 
 
 class MeanOfRanks(DDPTokensTrainer):

@@ -27,7 +27,7 @@ from suite.render.document import (
 )
 from suite.render.lead import RED
 from suite.verdict import Outcome
-from suite.verdict.metrics import Bounds
+from suite.verdict.metrics import Interval
 
 MOST = 60  # cells that have a fold of their own
 DRAWN = "faster ← → slower"
@@ -99,7 +99,7 @@ def _named(cell: CellRecord, fields: Sequence[str], *, linked: bool) -> Iterator
     yield from others
 
 
-def _drawn(ratio: Bounds | None, outcome: Outcome) -> Drawn:
+def _drawn(ratio: Interval | None, outcome: Outcome) -> Drawn:
     return Drawn((Span.dot(ratio, "fail" if outcome is Outcome.FAIL else "bar"),))
 
 

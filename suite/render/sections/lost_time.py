@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from suite.records.record import CellRecord, IntervalRecord, Record, WaterfallRecord
+from suite.records.record import CellRecord, Record, WaterfallRecord
 from suite.render import figures, lead
 from suite.render.document import (
     Block,
@@ -23,6 +23,7 @@ from suite.render.document import (
     Value,
 )
 from suite.verdict.diagnose import CAUSES, bar_name
+from suite.verdict.metrics import Interval
 
 MAX_WATERFALLS = 24
 MAX_NAMES = 8  # of cells without a waterfall
@@ -113,7 +114,7 @@ def _unit(sides: Sequence[WaterfallRecord]) -> tuple[float, str]:
 
 
 def _row(
-    name: str, spans: Sequence[dict[str, tuple[IntervalRecord, Span]]], sides: Sequence[WaterfallRecord], factor: float
+    name: str, spans: Sequence[dict[str, tuple[Interval, Span]]], sides: Sequence[WaterfallRecord], factor: float
 ) -> tuple[Value, ...]:
     values = [side[name][0] if name in side else None for side in spans]
     drawn = Drawn(tuple(side[name][1] if name in side else None for side in spans))
@@ -129,7 +130,7 @@ def _origin(sides: Sequence[WaterfallRecord]) -> float:
     return origin if origin > highest / 3 else 0.0
 
 
-def _spans(side: WaterfallRecord, origin: float) -> dict[str, tuple[IntervalRecord, Span]]:
+def _spans(side: WaterfallRecord, origin: float) -> dict[str, tuple[Interval, Span]]:
     """Return every part with its bar, which begins where the one before ended."""
     level = side.ideal_s.estimate
     spans = {"ideal": (side.ideal_s, _total(side.ideal_s, origin))}
@@ -143,15 +144,15 @@ def _spans(side: WaterfallRecord, origin: float) -> dict[str, tuple[IntervalReco
     return spans
 
 
-def _total(value: IntervalRecord, origin: float) -> Span:
+def _total(value: Interval, origin: float) -> Span:
     return Span(origin, value.estimate, value.low, value.high, "total")
 
 
-def _bounds(value: IntervalRecord | None) -> tuple[float, float] | None:
+def _bounds(value: Interval | None) -> tuple[float, float] | None:
     return None if value is None or value.low is None or value.high is None else (value.low, value.high)
 
 
-def _text(value: IntervalRecord | None, side: WaterfallRecord, factor: float, form: str = ".2f") -> str:
+def _text(value: Interval | None, side: WaterfallRecord, factor: float, form: str = ".2f") -> str:
     """Return a part; "not known" where its interval reaches further to a side than the step is long."""
     ends = _bounds(value)
     if ends is not None and ends[1] - ends[0] > 2 * abs(side.measured_s.estimate):
@@ -159,7 +160,7 @@ def _text(value: IntervalRecord | None, side: WaterfallRecord, factor: float, fo
     return figures.interval(value, form, factor=factor)
 
 
-def _change(values: Sequence[IntervalRecord | None], factor: float) -> str:
+def _change(values: Sequence[Interval | None], factor: float) -> str:
     """Return how much longer the candidate takes than the base; empty where the intervals do not show a difference."""
     if len(values) < 2 or values[0] is None or values[1] is None:
         return ""

@@ -8,11 +8,11 @@ from typing import NamedTuple
 from suite.plan import cells as planned
 from suite.plan.cells import SINGLE
 from suite.records.baselines import AcceptedRun, Identity
-from suite.records.record import CellRecord, IntervalRecord, Record, oversubscribed_mark
+from suite.records.record import CellRecord, Record, oversubscribed_mark
 from suite.render import lead
 from suite.render.document import Axis, Block, Chart, Charts, Fold, Lines, Mark, Point, Section, Series, Table, Text
 from suite.render.figures import gain, interval, names, number
-from suite.verdict.metrics import Bounds
+from suite.verdict.metrics import Interval
 
 WORTH = 0.80  # efficiency from which a device is said to pay: the same epoch costs a quarter more than on one
 MAX_WORKLOADS = 6
@@ -101,10 +101,10 @@ def _marks(known: Sequence[Stop], workload: str, mode: str) -> tuple[Mark, ...]:
     return tuple(Mark(k, f"k = {k} still pays: {', '.join(who)}") for k, who in sorted(stopping.items()))
 
 
-def _of(cell: CellRecord, quantity: str) -> Bounds | None:
+def _of(cell: CellRecord, quantity: str) -> Interval | None:
     if quantity == "Speed-up":
         return gain(cell)
-    return cell.efficiency if cell.world_size > 1 else IntervalRecord(estimate=1.0)
+    return cell.efficiency if cell.world_size > 1 else Interval(estimate=1.0)
 
 
 def _all_series(

@@ -122,7 +122,7 @@ class TestPools:
     ) -> None:
         [pool] = pools
         told = {"kind": "cpu", "python": sys.executable, "import_paths": [repository.path] * 2}
-        assert pool.told == told | {"renewed": True, "hosts": None, "restarted": None}
+        assert pool.told == told | {"templates": "renewed", "hosts": None}
         [([folder], reference_path, _)] = pool.asked
         assert (folder / "mine.py").read_text() == "version = 1\n"
         assert older.pools["base"].paths == (str(folder),)

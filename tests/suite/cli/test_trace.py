@@ -23,8 +23,8 @@ from suite.processes.answers import Traced
 from suite.processes.channel import encode
 from suite.processes.jobs import Place
 from suite.processes.messages import read
-from suite.rank import arm, profiling
-from suite.rank.profiling import TracedArm
+from suite.rank import arm
+from suite.rank.arm import TracedArm
 from suite.room import devices
 from suite.run.machine import describe
 from suite.run.preparing import job_of
@@ -63,7 +63,7 @@ class TestProfiling:
     """One rank's trace, of a trainer that works in threads of its own."""
 
     def test_feed_and_step_are_told_apart(self, two_replicas: TracedArm, tmp_path: Path) -> None:
-        answer = profiling.trace(two_replicas, STEPS, tmp_path / "cell-rank0.json.gz")
+        answer = arm.trace(two_replicas, STEPS, tmp_path / "cell-rank0.json.gz")
         seen = events(tmp_path / "cell-rank0.json.gz")
         feeds, steps = ([event for event in seen if event["name"] == name] for name in ("feed", "step"))
         assert len(feeds) == len(steps) == STEPS
@@ -77,7 +77,7 @@ class TestProfiling:
 
     def test_operators_of_every_replicas_thread_are_recorded(self, two_replicas: TracedArm, tmp_path: Path) -> None:
         """By default the profiler sees only the thread that starts it, and would miss nearly all of this step."""
-        answer = profiling.trace(two_replicas, STEPS, tmp_path / "cell.json.gz")
+        answer = arm.trace(two_replicas, STEPS, tmp_path / "cell.json.gz")
         seen = events(tmp_path / "cell.json.gz")
         own = {event["tid"] for event in seen if event["name"] == "step"}
         forwards = [event["tid"] for event in seen if event["name"] == "aten::linear"]
@@ -85,7 +85,7 @@ class TestProfiling:
         assert not own.intersection(forwards)
         heading, *rows = [line for line in answer.table.splitlines() if not line.startswith("-")]
         assert "Self CPU" in heading
-        assert len([row for row in rows if row.strip() and "time total" not in row]) == profiling.ROWS
+        assert len([row for row in rows if row.strip() and "time total" not in row]) == arm.ROWS
         assert read(Traced, json.loads(encode(answer))) == answer
 
     def test_a_folder_that_has_gone_is_an_error_and_no_file_is_left(
@@ -93,7 +93,7 @@ class TestProfiling:
     ) -> None:
         (tmp_path / "cell.json.gz").mkdir()
         with pytest.raises(IsADirectoryError):
-            profiling.trace(two_replicas, 1, tmp_path / "cell.json.gz")
+            arm.trace(two_replicas, 1, tmp_path / "cell.json.gz")
         assert [path.name for path in tmp_path.iterdir()] == ["cell.json.gz"]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from suite.room import devices, limits, nvml, remedies
+from suite.room import devices, errors, limits, nvml
 from suite.room.quiet import available_cores
 from tests.support.containers import Files
 from tests.support.nvml import Scene
@@ -138,7 +138,7 @@ def test_a_driver_that_fails_is_no_machine_without_gpus(gpus: Callable[..., Scen
 def test_a_card_that_does_not_answer_is_left_out_and_named(gpus: Callable[..., Scene]) -> None:
     gpus(3).say(1, handle="!15")
     chosen = devices.parse("auto")
-    assert (len(chosen.names), chosen.problem) == (2, f"NVML's GPU 1 does not answer: GPU is lost; {remedies.LOST}")
+    assert (len(chosen.names), chosen.problem) == (2, f"NVML's GPU 1 does not answer: GPU is lost; {errors.LOST}")
 
 
 def test_a_card_in_mig_mode_without_a_slice_is_named(

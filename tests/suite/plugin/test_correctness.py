@@ -16,14 +16,14 @@ from suite.checks import __main__ as again
 from suite.checks import draw
 from suite.checks.bench import MOST_REPLICAS, Bench
 from suite.checks.draw import CHECKS
-from suite.checks.search import EMPTY_SHARD, UNUSED, SearchResult, ended, explain
+from suite.checks.search import EMPTY_SHARD, UNUSED, Failure, SearchResult, ended
 from suite.options import CHECKED_TRAINERS
 from suite.processes import pool
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
-from suite.properties import case_rules, trainer
+from suite.properties import trainer
 from suite.properties.answers import RIGHT, About, Described, Judgement
-from suite.properties.case import Case, Net, Text
+from suite.properties.case import RULES, Case, Net, Text
 from suite.room import devices
 from suite.room.devices import Devices
 from suite.run import confirming
@@ -206,7 +206,7 @@ def test_a_model_is_not_checked_on_more_devices_than_there_are_gpus(
 )
 def test_the_command_that_shows_a_failure_again_names_its_devices(names: tuple[str, ...], arguments: list[str]) -> None:
     used = Devices(names[0].partition(":")[0], names, ())
-    said = explain("ddp", "gradient", Case(2, (3,)), Judgement("wrong"), used)
+    said = Failure("ddp", "gradient", Case(2, (3,)), Judgement("wrong")).text(used)
     command = shlex.split(said.partition("see it again: ")[2])
     assert command[6:] == arguments
     if arguments:
@@ -325,7 +325,7 @@ def test_a_case_is_not_put_to_devices_that_are_not_there(
 
 def test_the_parts_of_a_case_are_those_that_are_checked() -> None:
     parts = {kind.__name__: [part.name for part in dataclasses.fields(kind)] for kind in (Case, Net, Text)}
-    assert {kind: list(rules) for kind, rules in case_rules.RULES.items()} == parts
+    assert {kind: list(rules) for kind, rules in RULES.items()} == parts
 
 
 @pytest.mark.parametrize("trains", ["samples", "tokens"])

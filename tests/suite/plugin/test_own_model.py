@@ -19,7 +19,7 @@ from suite.plan.workloads import BUILT_IN, Checked, Workload
 from suite.processes.failure import WorkerFailure
 from suite.properties import contract
 from suite.properties.answers import OWN_SIGNATURE, RIGHT, SHARED_DRAWS, Judgement
-from suite.properties.rows import rows_of
+from suite.properties.modules import rows_of
 from tests.support import own_models, own_modes, own_signatures, step_trainers, text_trainers
 from tests.support.project import Project
 
@@ -43,7 +43,7 @@ def check(bench: Bench, trainer: str, workload: Workload = TEXTS, k: int = 2) ->
 @pytest.mark.parametrize(
     ("trainer", "workload", "k"),
     [
-        ("reference.trainers.ddp_tokens:DDPTokensTrainer", TEXTS, 3),
+        ("reference.trainers.ddp:DDPTokensTrainer", TEXTS, 3),
         (HERE + "Accumulates", TEXTS, 2),
         ("fsdp_tokens", BUILT_IN["gpt-tiny"], 3),
         ("scratch", BLOBS, 5),

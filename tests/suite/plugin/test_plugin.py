@@ -14,7 +14,7 @@ import pytest
 import torch_scaling_suite
 from suite.processes import hosts
 from suite.processes.remote import SECRET
-from suite.run import keeping
+from suite.run import execute
 from tests.support import trainers_under_test
 from tests.support.nvml import Scene
 from tests.support.project import ONE_CELL, REPOSITORY, TINY, Project
@@ -146,7 +146,7 @@ def test_the_entry_point_loads_the_plugin_by_the_name_the_conftest_asks_for() ->
 
 
 def test_two_runs_of_one_second_do_not_share_a_folder(tmp_path: Path) -> None:
-    folders = [keeping.new_folder(tmp_path / "runs" / "20260101T000000Z-abc") for _ in range(3)]
+    folders = [execute.new_folder(tmp_path / "runs" / "20260101T000000Z-abc") for _ in range(3)]
     assert [folder.name for folder in folders] == [f"20260101T000000Z-abc{suffix}" for suffix in ("", "-2", "-3")]
 
 

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import pytest
 
 from suite.records import baselines, calibration, files, history
-from suite.records.differences import differences
+from suite.records.comparison import differences
 from suite.records.files import RecordError, read_model
 from suite.records.history import Digest, Event, History
 from suite.records.record import Record

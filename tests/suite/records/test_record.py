@@ -14,7 +14,7 @@ from suite.records.baselines import Baseline
 from suite.records.calibration import Calibration
 from suite.records.files import RecordError
 from suite.records.history import Digest
-from suite.records.record import IntervalRecord, Record
+from suite.records.record import Record
 from suite.records.sweep import Sweep
 from suite.verdict.metrics import Interval
 from tests.support import records
@@ -38,9 +38,17 @@ def test_earlier_records_know_no_checks_to_come_and_their_number_is_bounded(tmp_
             files.read_model(written(tmp_path, json.dumps({**earlier, "checks_to_come": number})), Record)
 
 
-def test_an_interval_is_kept_with_its_ends() -> None:
-    assert record.interval(Interval(1.0, 0.9, 1.2)) == IntervalRecord(estimate=1.0, low=0.9, high=1.2)
-    assert record.interval(Interval(1.0)) == IntervalRecord(estimate=1.0)
+def test_an_interval_is_kept_with_its_ends_and_its_numbers_are_bounded(tmp_path: Path) -> None:
+    content = records.make().model_dump(mode="json")
+    [*_, cell] = content["cells"]
+    cell["sec_per_epoch"] = {"estimate": 1.0, "low": 0.9, "high": 1.2}
+    read = files.read_model(written(tmp_path, json.dumps(content)), Record)
+    assert read.cells[-1].sec_per_epoch == Interval(1.0, 0.9, 1.2)
+    assert json.loads(read.model_dump_json())["cells"] == content["cells"]
+    for ends, message in (({"high": 1e101}, "1e\\+101 is out of range"), ({"more": 1.0}, "more: Unexpected keyword")):
+        cell["sec_per_epoch"] = {"estimate": 1.0, "low": 0.9, **ends}
+        with pytest.raises(RecordError, match=rf"sec_per_epoch.*{message}"):
+            files.read_model(written(tmp_path, json.dumps(content)), Record)
 
 
 @pytest.mark.parametrize(

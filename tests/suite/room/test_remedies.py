@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from suite.room.errors import described
-from suite.room.remedies import NEEDS, OLDER_BUILDS, remedy_of, too_old
+from suite.room.errors import NEEDS, OLDER_BUILDS, described, remedy_of, too_old
 
 # What a runner can do something about, as cuda_runtime_api.h numbers it.
 TO_MEND = {

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from suite.rank import gpus as torch_gpus
+from suite.rank import commands
 from suite.room import accelerator, devices, rocm
 from suite.room.devices import Build
 from suite.room.quiet import available_cores
@@ -95,5 +95,5 @@ def test_a_worker_names_the_architecture_and_amds_libraries(monkeypatch: pytest.
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 7))
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 3_005_001)
-    assert [gpu.architecture for gpu in torch_gpus.describe().gpus] == ["gfx942"]
+    assert [gpu.architecture for gpu in commands.gpus(commands.State(0)).gpus] == ["gfx942"]
     assert accelerator.versions() == {"rocm": "7.1", "rccl": "2.27.7", "miopen": "3005001"}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from suite.run import blocks
-from suite.run.blocks import block
+from suite.run.blocks import Costs, block
 from suite.run.timer import MORE_SHARE
 from suite.verdict import ALPHA_FAIL
 
@@ -62,7 +62,7 @@ class TestCount:
     def test_no_other_number_makes_the_interval_narrower(
         self, start_s: float, round_s: float, budget_s: float, df: float, ended: int
     ) -> None:
-        chosen = blocks.count(start_s, round_s, budget_s, 1, df, ended)
+        chosen = blocks.count(Costs(start_s, round_s), budget_s, 1, df, ended)
         widths = {number: self.half_width(number, start_s, round_s, budget_s, df, ended) for number in range(2, 31)}
         assert widths[chosen] == pytest.approx(min(widths.values()))
 
@@ -72,11 +72,11 @@ class TestCount:
     ) -> None:
         """Cochran (1977): the cost of a session times its variance."""
         best = blocks.ROUND_TO_SESSION * math.sqrt(start_s / round_s)
-        assert 2 * blocks.count(start_s, round_s, 1e6, 4, 0.0) == pytest.approx(best, abs=1.0)
+        assert 2 * blocks.count(Costs(start_s, round_s), 1e6, 4, 0.0) == pytest.approx(best, abs=1.0)
 
     def test_a_short_budget_has_more_sessions_of_fewer_blocks(self) -> None:
         """Four sessions of eleven rounds have a bound a fifth wider than six of six."""
-        short, usual = (blocks.count(2.2, 0.27, budget_s, 4, 0.0) for budget_s in (24.0, 600.0))
+        short, usual = (blocks.count(Costs(2.2, 0.27), budget_s, 4, 0.0) for budget_s in (24.0, 600.0))
         assert (short, usual) == (3, 7)
         assert self.half_width(short, 2.2, 0.27, 24.0) < 0.9 * self.half_width(usual, 2.2, 0.27, 24.0)
 
@@ -87,9 +87,9 @@ class TestCount:
         def all_s(number: int) -> float:
             return sessions * (10.0 + number * (1 + MORE_SHARE))
 
-        chosen = blocks.count(10.0, 0.5, budget_s, sessions, 0.0)
+        chosen = blocks.count(Costs(10.0, 0.5), budget_s, sessions, 0.0)
         assert all_s(chosen) <= budget_s < all_s(chosen + 1)
 
     @pytest.mark.parametrize(("budget_s", "number"), [(0.0, blocks.LEAST), (1e9, blocks.MOST)])
     def test_a_session_has_several_rounds_and_an_end(self, budget_s: float, number: int) -> None:
-        assert blocks.count(600.0, 0.24, budget_s, 4, 0.0) == number
+        assert blocks.count(Costs(600.0, 0.24), budget_s, 4, 0.0) == number

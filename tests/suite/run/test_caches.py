@@ -10,8 +10,7 @@ import pytest
 
 from suite.processes.answers import PeakMemory, Timed
 from suite.room.devices import Devices
-from suite.run.caches import Caches
-from suite.run.groups import Groups
+from suite.run.groups import Caches, Groups
 from suite.run.session import Session, Sessions
 from tests.support.measurements import arm, cell, run_of, settings
 

@@ -11,7 +11,7 @@ import pytest
 
 from suite.processes.jobs import LOADERS, READ_AHEAD
 from suite.room.devices import Devices
-from suite.run import capacity
+from suite.run import groups
 from suite.run.observations import Observations, Session
 from tests.support.containers import Files
 from tests.support.measurements import arm, job, run_of, settings
@@ -28,26 +28,26 @@ def run() -> Observations:
 
 
 def test_without_limits_there_is_nothing_to_say(run: Observations, container: Files, tmp_path: Path) -> None:
-    assert capacity.lines(run, ARMS, forked=True, shared=tmp_path) == []
+    assert groups.capacity_lines(run, ARMS, forked=True, shared=tmp_path) == []
 
 
 def test_all_processes_of_a_session_count_and_modes_share_theirs(run: Observations, container: Files) -> None:
     container.group(memory_max=2 * GB)
-    [line] = capacity.lines(run, ARMS, forked=False)
+    [line] = groups.capacity_lines(run, ARMS, forked=False)
     assert line.startswith("plan: 5 worker(s) take 2.0 GB at least, and this container may use 2.0 GB more of its 2.0")
     container.group(memory_max=10 * GB)
-    assert capacity.lines(run, ARMS, forked=True) == []
+    assert groups.capacity_lines(run, ARMS, forked=True) == []
     container.group(memory_max=2 * GB, memory_current=GB)
     with pytest.raises(ValueError, match=r"memory: 5 worker\(s\) take .*: there is room for 2; raise"):
-        capacity.lines(run, ARMS, forked=False)
-    [line] = capacity.lines(run, ARMS, forked=True)
+        groups.capacity_lines(run, ARMS, forked=False)
+    [line] = groups.capacity_lines(run, ARMS, forked=True)
     assert line.startswith("plan: 5 worker(s) take 0.1 GB at least, and this container may use 1.0 GB more of its 2.0")
 
 
 def test_of_several_hosts_this_one_counts(run: Observations, container: Files) -> None:
     two = replace(run.plan, config=settings(devices=Devices("cpu", ("cpu",) * 4, (0, 1), hosts=2)))
     container.group(memory_max=GB)
-    [line] = capacity.lines(replace(run, plan=two), ARMS, forked=False)
+    [line] = groups.capacity_lines(replace(run, plan=two), ARMS, forked=False)
     assert line.startswith("plan: 2 worker(s) take 0.8 GB")
 
 
@@ -66,7 +66,7 @@ def test_minibatches_that_do_not_fit_into_shared_memory_are_named(container: Fil
         batch = int(more * free_bytes / needed / sample_bytes)
         workload = replace(told.workload, loader=loader)
         jobs = {arm(2): replace(told, dataset=dataset, global_batch=batch, workload=workload)}
-        found = capacity.lines(run_of(jobs=jobs), list(jobs), forked=True, shared=tmp_path)
+        found = groups.capacity_lines(run_of(jobs=jobs), list(jobs), forked=True, shared=tmp_path)
         assert len(found) == lines
         needed_mb = batch * needed * sample_bytes / 1e6
         for line in found:
@@ -82,7 +82,7 @@ def test_a_script_that_takes_a_minute_to_start_says_what_is_left_of_the_budget(
     run: Observations, number: int, starting_s: float, scripted: bool, said: bool
 ) -> None:
     session = Session(number, "", starting_s=starting_s)
-    found = capacity.slow_start(run, session, [replace(arm(2), runs_script=scripted)])
+    found = groups.slow_start(run, session, [replace(arm(2), runs_script=scripted)])
     assert found == said * [
         "the scripts took 75 s until their first updates, and every session starts them again: the budget of 120 s has "
         "time for 1 session(s) at most, and a verdict takes 3 or more; choose a larger --scaling-budget, or let the "

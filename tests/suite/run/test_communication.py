@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from suite.checks.bench import Bench
 from suite.communication.alpha_beta import Line
 from suite.plan import collectives as collective_cells
 from suite.plan.collectives import IN_PROCESS, SIZES_BYTES, CollectiveCell, sweeps
+from suite.plan.config import Config
 from suite.processes.answers import Timed
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Exchange
@@ -27,6 +28,7 @@ from suite.room.quiet import available_cores
 from suite.run import collectives as all_reduce
 from suite.run.collectives import CHECK_TIMEOUT_S, WINDOW_S, measure
 from suite.run.execute import RunResult
+from suite.run.plan import Plan
 from tests.mutants import (
     accumulates_in_bfloat16,
     average_instead_of_sum,
@@ -37,7 +39,7 @@ from tests.mutants import (
     ring_drops_the_tail,
 )
 from tests.support import records
-from tests.support.measurements import run_of
+from tests.support.measurements import run_of, settings
 
 TWO = devices.Devices("cpu", ("cpu", "cpu"), (0, 1))
 FOUR = devices.Devices("cpu", ("cpu",) * 4, (0, 1, 2, 3))
@@ -91,8 +93,13 @@ class StubPool:
         return [(asked["exchange"].algorithm, asked["size_bytes"]) for asked in timed]
 
 
-def swept(pool: StubPool, *wanted: CollectiveCell, **options: Any) -> tuple[Any, ...]:
-    return measure(pool, wanted, options.pop("on", TWO), lambda line: None, **{"deadline_s": float, **options})  # type: ignore[arg-type]
+def planned(wanted: Sequence[CollectiveCell], config: Config, seed: int = 0) -> Plan:
+    return run_of(config=config, sweeps=tuple(wanted), seed=seed, clock=lambda: 0.0, begun_s=0.0).plan
+
+
+def swept(pool: StubPool, *wanted: CollectiveCell, seed: int = 0, **options: Any) -> tuple[Any, ...]:
+    sizes, config = options.pop("gradient_bytes", ()), settings(devices=options.pop("on", TWO), **options)
+    return measure(pool, planned(wanted, config, seed=seed), sizes, lambda line: None)  # type: ignore[arg-type]
 
 
 def test_a_record_holds_every_size_with_both_bandwidths_and_the_line() -> None:
@@ -212,7 +219,7 @@ def test_a_sweep_that_hangs_costs_the_others_of_its_world_size_no_more_deadlines
 
 def test_processes_get_what_is_left_of_the_budget_to_start() -> None:
     pool = StubPool()
-    swept(pool, GLOO, RING, deadline_s=lambda longest_s: min(longest_s, 60.0))
+    swept(pool, GLOO, RING, budget_s=60.0)
     assert [group.start_timeout_s for group in pool.groups.values()] == [60.0, 60.0]
 
 
@@ -360,9 +367,8 @@ def test_two_real_ranks_are_swept_and_what_a_worker_refuses_costs_them_nothing(
     two = devices.parse("cpu:2")
     halves = [CollectiveCell("gloo", 2, collective) for collective in ("reduce_scatter", "all_gather")]
     wanted = [GLOO, CollectiveCell("magic", 2), *halves]
-    gloo, magic, *found = measure(
-        SidePool(bench.pool), wanted, two, said.append, deadline_s=float, gradient_bytes=[516272]
-    )
+    plan = planned(wanted, settings(devices=two))
+    gloo, magic, *found = measure(SidePool(bench.pool), plan, [516272], said.append)
     assert [(each.collective, each.error, len(each.points)) for each in found] == [
         (half.collective, "", 3) for half in halves
     ]

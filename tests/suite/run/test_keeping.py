@@ -12,8 +12,7 @@ import pytest
 from suite.records import baselines
 from suite.records.files import RecordError
 from suite.run import execute, results
-from suite.run.execute import RunResult
-from suite.run.keeping import Keeper
+from suite.run.execute import Keeper, RunResult
 from tests.support.measurements import MACHINE, add_sessions, arm, calibrated, cell, run_of, settings
 
 

@@ -12,7 +12,7 @@ from suite.processes.answers import Epoch
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Prepared, TrainingRecipe
 from suite.render.characters import sparkline
-from suite.run.learning import Curve, NotScored, OutOfTime, learn
+from suite.run.learning import Curve, Limits, NotScored, OutOfTime, learn
 from suite.run.plan import FIRST_STEP_TIMEOUT_S
 from suite.run.session import Say
 from tests.support.measurements import arm, job
@@ -50,7 +50,8 @@ class Ranks:
         return TrainingRecipe(dataset=dataset, batch=32, lr=0.1, epochs=len(self.epochs_s), init="default")
 
     def learn(self, say: Say = lambda line: None, allowed_s: float = math.inf) -> Curve | None:
-        return learn(self, JOB, self.recipe, 30.0, "ddp", say, allowed_s, lambda: self.now)
+        limits = Limits(30.0, allowed_s=allowed_s, clock=lambda: self.now)
+        return learn(self, JOB, self.recipe, limits, "ddp", say)
 
 
 def test_every_epoch_is_shown_before_the_next_begins() -> None:
@@ -121,7 +122,7 @@ def test_a_net_without_an_accuracy_is_not_trained_on() -> None:
         return [seen, replace(seen, not_scored="no scores")]
 
     with pytest.raises(NotScored, match=r"^no scores$"):
-        learn(ask, JOB, Ranks().recipe, 30.0, "ddp", lambda line: None)
+        learn(ask, JOB, Ranks().recipe, Limits(30.0), "ddp", lambda line: None)
     assert asked == [0]
 
 

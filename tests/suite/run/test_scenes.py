@@ -9,7 +9,7 @@ import pytest
 
 from suite.records.record import Machine, Record
 from suite.render import html, lead, markdown, terminal
-from suite.room import remedies
+from suite.room import errors
 from suite.room.check import neighbours
 from suite.room.conditions import disturbed
 from suite.room.devices import parse
@@ -104,11 +104,11 @@ def test_memory_errors_come_first_and_change_no_outcome(gpus: Gpus) -> None:
     scene = gpus(4).say(1, uncorrected=3).say(2, remapped=2).say(3, remapped=1, remap_pending=1, remap_failed=1)
     record = run(lambda: scene.say(1, uncorrected=4))
     assert first_screen(record) == (
-        f"GPU 1 has had 4 uncorrected memory error(s) since the driver was loaded; {remedies.UNCORRECTED}",
+        f"GPU 1 has had 4 uncorrected memory error(s) since the driver was loaded; {errors.UNCORRECTED}",
         "GPU 2 has replaced 2 bad row(s) of its memory after uncorrectable errors",
         "GPU 3 could not replace a bad row of its memory: have it exchanged",
         "GPU 3 replaces a bad row of its memory at its next reset",
-        f"GPU 1 had 1 uncorrected memory error(s) during the run; {remedies.UNCORRECTED}",
+        f"GPU 1 had 1 uncorrected memory error(s) during the run; {errors.UNCORRECTED}",
     )
     assert disturbed(record.sessions[0].conditions[0]) == ""
     assert lead.title(record) == lead.title(records.make())
@@ -203,7 +203,7 @@ def test_a_card_that_falls_off_in_the_middle_is_named_first(gpus: Gpus) -> None:
     scene = gpus()
     record = run(lambda: scene.say(1, handle="!15", xids=79, **dict.fromkeys(("mhz", "celsius", "processes"), "!15")))
     assert first_screen(record) == (
-        f"GPU 1 had fallen off its bus in 1 of 1 blocks; {remedies.LOST}",
+        f"GPU 1 had fallen off its bus in 1 of 1 blocks; {errors.LOST}",
         "GPU 1 had Xid errors 79 during the run: NVIDIA's list says what they mean",
     )
 

@@ -31,7 +31,7 @@ from suite.rank.commands import State
 from suite.rank.others import Others
 from suite.rank.training import Training
 from suite.room import accelerator
-from suite.run.learning import learn
+from suite.run.learning import Limits, learn
 from tests.support.learners import TEST, TRAIN, Noted, job, prepared, recipe
 
 CPU = torch.device("cpu")
@@ -235,7 +235,7 @@ def test_unused_memory_is_given_back_after_everything_that_trains(
 def test_a_data_set_of_nests_is_timed_and_trained_on_two_ranks(tmp_path: Path, bench: Bench) -> None:
     """A trainer of tokens learns them; a rank may have no label that counts."""
     texts = prepare_dataset("tests.support.texts:corpus", "", str(tmp_path / "texts"))
-    told = job("reference.trainers.ddp_tokens:DDPTokensTrainer", 2, model="tests.support.texts:Writer")
+    told = job("reference.trainers.ddp:DDPTokensTrainer", 2, model="tests.support.texts:Writer")
     told, group = replace(told, dataset=texts, global_batch=5), bench.group(2)
     group.request(SetUp, "setup", name="texts", arm=told)
     assert all(timed.duration_ns > 0 for timed in group.request(Timed, "window", name="texts", steps=2))
@@ -292,7 +292,7 @@ def test_rank_that_dies_in_the_third_epoch_is_named_after_two_epochs_were_shown(
     group = bench.group(2)
     with pytest.raises(WorkerFailure, match=r"rank 1: its process ended with signal 9 \(SIGKILL\)"):
         dies = job("tests.support.learners:DiesInTheThirdEpoch", 2)
-        learn(group.request, dies, recipe(dataset), 60.0, "it", said.append)
+        learn(group.request, dies, recipe(dataset), Limits(60.0), "it", said.append)
     assert not group.alive
     assert [line.partition(", accuracy")[0] for line in said] == [
         "training it: epoch 1 of 3",
