@@ -16,6 +16,7 @@ from suite.verdict.metrics import Interval
 MAX_TEXT = 4_000  # characters of one text in a page; a stack of every rank is among the longest
 SHOWN = 200  # rows of a table in view
 FOLDED = 2_000  # and behind a fold
+SENTENCE = 60  # characters: what is longer may be folded
 CHARACTERS = 400_000  # of one table: long texts must not make up for fewer rows
 MAX_SERIES = 12  # of a chart: more cannot be told apart
 NONE = "-"  # a figure that is not there
@@ -93,10 +94,8 @@ class Table:
     """A table; `Table.of` makes one that a page can hold.
 
     Attributes:
-        rows: what matters most first; the first `shown` are in view.
+        rows: what matters most first, the first `SHOWN` of them in view; the first column names the row.
         numbers: columns that are set to the right.
-        long: columns of sentences.
-        head: the column that names the row.
         dropped: how many further rows there are.
     """
 
@@ -104,10 +103,7 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
     numbers: frozenset[str] = frozenset()
-    long: frozenset[str] = frozenset()
-    head: str = ""
     rules: Rules = field(default_factory=Rules)
-    shown: int = SHOWN
     dropped: int = 0
 
     @classmethod
@@ -118,24 +114,21 @@ class Table:
         rows: Iterable[Sequence[Value]],
         *,
         numbers: Collection[str] = (),
-        long: Collection[str] = (),
-        head: str = "",
         rules: Rules | None = None,
         total: int | None = None,
-        shown: int = SHOWN,
     ) -> Table:
         """Return a table of the first rows, as many as a page can hold, without columns that are empty in all of them.
 
         Args:
             caption, columns, rows: of the table; no more rows are made than are kept.
-            numbers, long, head, rules, shown: see `Table`.
+            numbers, rules: see `Table`.
             total: how many rows there are; where it is not given, `rows` is a sequence.
         """
         if total is None:
             rows = list(rows)
             total = len(rows)
         left, kept = CHARACTERS, list[tuple[Value, ...]]()
-        for row in islice(rows, shown + FOLDED):
+        for row in islice(rows, SHOWN + FOLDED):
             left -= sum(min(len(str(value)), MAX_TEXT) for value in row)
             if left < 0:
                 break
@@ -146,11 +139,15 @@ class Table:
             tuple(columns[at] for at in used),
             tuple(tuple(row[at] for at in used) for row in kept),
             frozenset(numbers),
-            frozenset(long),
-            head or columns[0],
             rules or Rules(),
-            shown,
             total - len(kept),
+        )
+
+    @property
+    def long(self) -> frozenset[str]:
+        """The columns that have sentences."""
+        return frozenset(
+            name for at, name in enumerate(self.columns) if any(len(str(row[at])) > SENTENCE for row in self.rows)
         )
 
     @property

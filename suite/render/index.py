@@ -36,7 +36,6 @@ from suite.render.figures import plural
 TICKS = 5
 MAX_EVENTS = 6  # drawn in a chart, the newest
 MAX_MACHINES = 200
-SHOWN = 50  # runs in view
 DATE = len("2026-01-01")
 FILTERS = ("trainer", "workload", "mode", "k")
 RUNS = ("run", "began (UTC)", "commit", "verdicts", "host", "note", "report", "summary", "record")
@@ -56,10 +55,10 @@ def document(history: History) -> Document:
     about_runs: list[Block] = [Facts(tuple(facts))] if facts else []
     if runs:
         caption = "All runs, the newest first"
-        about_runs.append(Table.of(caption, RUNS, runs, numbers=RUNS[:1], shown=SHOWN))
+        about_runs.append(Table.of(caption, RUNS, runs, numbers=RUNS[:1]))
     no_change = Text("No version and no host has changed between these runs.")
     changed = Table.of("Versions and hosts that changed, the newest first", ("run", "began", "what"), changes)
-    skipped = Table.of("Folders whose record could not be used", ("folder", "why"), history.skipped, long=("why",))
+    skipped = Table.of("Folders whose record could not be used", ("folder", "why"), history.skipped)
     sections = (
         Section("cells", "Cells", tuple(_cells(history))),
         Section(

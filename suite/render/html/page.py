@@ -12,6 +12,7 @@ from suite.records.baselines import Baseline
 from suite.records.record import Record
 from suite.render import report
 from suite.render.document import (
+    SHOWN,
     Badge,
     Block,
     Chart,
@@ -94,8 +95,7 @@ def _table(table: Table) -> Markup:
     classes = dict.fromkeys(drawn, "drawn")
     classes |= {at: "n" for at, name in enumerate(table.columns) if name in table.numbers}
     classes |= {at: "why" for at, name in enumerate(table.columns) if name in table.long}
-    head = table.columns.index(table.head) if table.head in table.columns else 0
-    return macro("table", table, rows[: table.shown], rows[table.shown :], classes, head)
+    return macro("table", table, rows[:SHOWN], rows[SHOWN:], classes)
 
 
 def _spans(value: Value) -> tuple[Span | None, ...]:

@@ -122,7 +122,7 @@ def _cell(record: Record, cell: CellRecord) -> Fold:
         blocks.append(_checks(record, [(cell, check) for check in cell.checks], whose=False))
     columns, rows = figures.counted([cell])
     if rows:
-        blocks.append(Table.of("What one step does", columns, rows, numbers=columns[3:], head="side"))
+        blocks.append(Table.of("What one step does", columns, rows, numbers=columns[3:]))
     if cell.details:
         blocks.append(Text("What its ranks said"))
         blocks.append(Verbatim(cell.details))
@@ -157,7 +157,6 @@ def _checks(record: Record, checks: Sequence[tuple[CellRecord, CheckRecord]], *,
         columns if whose else columns[1:],
         (row if whose else row[1:] for row in _found(checks)),
         numbers=("time / base",),
-        long=("why",),
         rules=Rules((1.0, 1.0 + record.tolerance), log=True),
         total=len(checks),
     )

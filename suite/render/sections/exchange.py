@@ -50,7 +50,7 @@ def exchange(record: Record) -> Section:
         blocks.append(Text(_LINE, muted=True))
     if failed := [_failed(record, sweep) for sweep in sweeps if sweep.error]:
         columns = ("collective", "why", "see it again")
-        blocks.append(Table.of("What could not be measured", columns, failed, long=("why",)))
+        blocks.append(Table.of("What could not be measured", columns, failed))
     if points:
         rows = (_point(*pair) for pair in points)
         table = Table.of("Every message size", POINTS, rows, numbers=POINTS[1:], total=len(points))

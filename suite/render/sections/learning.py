@@ -23,7 +23,7 @@ from suite.render.document import (
 )
 
 MAX_CHARTS = 12
-MAX_NETS = 24  # in view
+MAX_NETS = 24  # closing lines
 BOOK = (
     "workload", "k", "document", "their s/epoch", "their gain", "their accuracy", "trainer", "our s/epoch", "our gain",
     "our accuracy",
@@ -70,7 +70,6 @@ def _nets(record: Record) -> Fold:
         figures.nets(record),
         numbers=("k", "seed", "train", "test", "s / epoch"),
         total=len(record.accuracies),
-        shown=MAX_NETS,
     )
     return Fold("Every trained net, epoch by epoch", (table,))
 

@@ -41,7 +41,7 @@ def lost_time(record: Record) -> Section:
         for cell in cells[:MAX_WATERFALLS]:
             blocks += waterfall(cell)
         if others := [(cell.label, cell.waterfalls[0].sentence) for cell in cells[MAX_WATERFALLS:]]:
-            blocks.append(Table.of("Other cells", ("cell", "largest part"), others, long=("largest part",)))
+            blocks.append(Table.of("Other cells", ("cell", "largest part"), others))
         blocks.append(Fold("What each part means", (Facts(tuple(CAUSES.items())),)))
     if reasons:
         without = tuple(f"{figures.some(ids, MAX_NAMES)}: {reason}" for reason, ids in reasons.items())

@@ -14,7 +14,6 @@ from suite.room.conditions import GpuConditions, disturbed
 from suite.verdict import Outcome
 
 MAX_LINES = 100  # of plan and settings, and of neighbours
-MAX_ROWS = 20  # sessions and workloads in view
 SESSIONS = (
     "session", "started", "s", "windows", "blocks", "disturbed", "left out", "others, of a core", "hypervisor",
     "slowest MHz", "GPUs", "why disturbed",
@@ -35,13 +34,9 @@ def machine(record: Record, baseline: Baseline | None) -> Section:
         blocks.append(Lines(record.neighbours[:MAX_LINES], len(record.neighbours[MAX_LINES:])))
     if record.sessions:
         rows, count = map(_session, record.sessions), len(record.sessions)
-        table = Table.of(
-            "Sessions", SESSIONS, rows, numbers=SESSIONS[2:10], long=SESSIONS[-1:], total=count, shown=MAX_ROWS
-        )
+        table = Table.of("Sessions", SESSIONS, rows, numbers=SESSIONS[2:10], total=count)
         blocks.append(Fold("Session by session", (table,)))
-    asked = Table.of(
-        "Workloads", WORKLOADS, _workloads(record), numbers=WORKLOADS[4:6], total=len(record.workloads), shown=MAX_ROWS
-    )
+    asked = Table.of("Workloads", WORKLOADS, _workloads(record), numbers=WORKLOADS[4:6], total=len(record.workloads))
     lines = (*record.settings, *record.plan)
     blocks.append(Fold("What was asked", (*([asked] if asked.rows else []), Verbatim("\n".join(lines[:MAX_LINES])))))
     blocks.append(Fold("Accepting it as a baseline", tuple(_accepting(record, baseline))))

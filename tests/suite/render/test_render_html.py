@@ -236,11 +236,11 @@ class TestSize:
 
     def test_only_the_rows_that_fit_are_made_and_the_others_are_counted(self) -> None:
         made = (("x", str(number)) for number in range(100))
-        many = Table.of("many", ("what", "number"), made, total=FOLDED + 100, shown=2)
-        assert (len(many.rows), many.shown, many.dropped) == (100, 2, FOLDED)
+        many = Table.of("many", ("what", "number"), made, total=FOLDED + 100)
+        assert (len(many.rows), many.dropped) == (100, FOLDED)
         endless = (("x", str(number)) for number in count())
-        assert len(Table.of("endless", ("what", "number"), endless, total=10**6, shown=2).rows) == FOLDED + 2
-        assert next(endless) == ("x", str(FOLDED + 2))
+        assert len(Table.of("endless", ("what", "number"), endless, total=10**6).rows) == SHOWN + FOLDED
+        assert next(endless) == ("x", str(SHOWN + FOLDED))
         assert Table.of("long", ("what",), [("x" * 3_000,)] * 1_000).dropped == 1_000 - CHARACTERS // 3_000
 
 
