@@ -36,8 +36,8 @@ from suite.render.document import (
     Verbatim,
 )
 
-MAX_CHARACTERS = 60_000  # of the whole page
-NOTE_CHARACTERS = 64  # of the sentence on what was left out, and the empty line before it
+MAX_BYTES = 60_000  # of the whole page, in UTF-8
+NOTE_BYTES = 64  # of the sentence on what was left out, and the empty line before it
 MAX_TEXT = 2_000  # characters of one text
 MAX_FENCE = 20_000  # characters of one fence: the commands, the settings
 MAX_STACKS = 4_000  # of what ranks said
@@ -67,14 +67,14 @@ def write(document: Document) -> str:
 
 
 def fitted(first: Sequence[str], sections: Sequence[Sequence[str]]) -> str:
-    """Return a page of at most `MAX_CHARACTERS`; where it is cut, sections say how many of their lines are left out.
+    """Return a page of at most `MAX_BYTES`; where it is cut, sections say how many of their lines are left out.
 
     Args:
         first: the lines that the page begins with; they get up to half of it.
         sections: the lines of each section. The others share alike what short ones leave.
     """
-    begun = _bounded(first, MAX_CHARACTERS // 2)
-    left, kept = MAX_CHARACTERS - _size(begun), [list[str]() for _ in sections]
+    begun = _bounded(first, MAX_BYTES // 2)
+    left, kept = MAX_BYTES - _size(begun), [list[str]() for _ in sections]
     for done, at in enumerate(sorted(range(len(sections)), key=lambda at: _size(sections[at]))):
         kept[at] = _bounded(sections[at], left // (len(sections) - done))
         left -= _size(kept[at])
@@ -230,16 +230,20 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _size(lines: Iterable[str]) -> int:
-    return sum(len(line) + 1 for line in lines)
+    return sum(map(_bytes, lines))
+
+
+def _bytes(line: str) -> int:
+    return len(line.encode(errors="replace")) + 1
 
 
 def _bounded(lines: Sequence[str], most: int) -> list[str]:
-    """Return the first lines that fit into so many characters, and how many did not; folds are closed."""
+    """Return the first lines that fit into so many bytes, and how many did not; folds are closed."""
     if _size(lines) <= most:
         return list(lines)
     closing = 12 * 3  # of folds, which are at most three deep
-    ends = itertools.accumulate(len(line) + 1 for line in lines)
-    fitting = sum(1 for end in ends if end <= most - NOTE_CHARACTERS - closing)
+    ends = itertools.accumulate(map(_bytes, lines))
+    fitting = sum(1 for end in ends if end <= most - NOTE_BYTES - closing)
     kept = lines[:fitting]
     open_ = sum(line.startswith("<details>") for line in kept) - sum(line == "</details>" for line in kept)
     dropped = sum(1 for line in lines[fitting:] if line and line != "</details>")

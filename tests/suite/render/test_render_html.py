@@ -207,7 +207,7 @@ class TestSize:
         assert page.all("title")[0].text == "Scaling: 1 FAIL, 9999 PASS"
         assert "t7777 lenet" in next(e.text for e in page.all("th") if "tbody" in e.ancestors)
         assert f"{10_000 - SHOWN - FOLDED} more are not shown" in page.section("cells")
-        assert len(summary) <= markdown.MAX_CHARACTERS
+        assert len(summary.encode()) <= markdown.MAX_BYTES
         assert "t7777 lenet" in summary
         assert re.search(r"\*\d{4} more left out here; record.json has them", summary)
 
@@ -229,7 +229,7 @@ class TestSize:
         html, summary = render(record), markdown.render(record)
         assert len(html) < 10_000_000
         assert "(cut here; record.json has it whole)" in html
-        assert len(summary) <= markdown.MAX_CHARACTERS
+        assert len(summary.encode()) <= markdown.MAX_BYTES
         assert summary.count("```") % 2 == 0
         assert summary.count("<details>") == summary.count("</details>")
         assert len(environment.environment().from_string("{{ text }}").render(text=Markup("x" * 10_000))) == 10_000
