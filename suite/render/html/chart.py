@@ -26,6 +26,7 @@ BAND_FROM = 30  # points: from here on an interval is a band, because whiskers w
 MAX_NUMBERS = 100  # rows of a chart's table, the last ones
 MAX_TICKS = 10
 DODGE = 5  # pixels between series at the same place
+WIDEST = 0.75  # of its value: a whisker that is longer ends at the edge
 DODGED_UP_TO = 8  # points of a series: more are too close to each other for it
 
 
@@ -73,11 +74,18 @@ def axes(chart: Chart) -> tuple[Scale, Scale]:
     """Return the scales on which everything in a chart has a place."""
     points = [point for series in chart.series for point in series.points]
     xs = [*(point.x for point in points), *(mark.x for mark in chart.marks), *chart.x.include]
-    ys = [value for point in points for value in (point.y, point.low, point.high) if value is not None]
+    ys = [value for point in points for value in (point.y, *_reach(point))]
     return (
         scale.fit(xs, LEFT + 8, RIGHT - 8, log=chart.x.log),
         scale.fit([*ys, *chart.y.include], BOTTOM, TOP, log=chart.y.log),
     )
+
+
+def _reach(point: Point) -> list[float]:
+    """Return the bounds of a point as far as an axis reaches for them: those of two sessions may be anything."""
+    furthest = WIDEST * abs(point.y)
+    found = [bound for bound in (point.low, point.high) if bound is not None]
+    return [min(max(bound, point.y - furthest), point.y + furthest) for bound in found]
 
 
 def draw(chart: Chart) -> list[Drawn]:

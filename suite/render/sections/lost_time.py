@@ -99,7 +99,7 @@ def stack(cell: CellRecord) -> Stack:
                 side.side,
                 f"{figures.interval(side.measured_s, '.3g', factor=factor, bounds=False)} {unit} a step",
                 tuple(
-                    Piece(name, value.estimate * factor, f"{name} {_text(value, side, factor, form)} {unit}")
+                    Piece(name, value.estimate * factor, f"{name} {_text(value, side, factor, form, unit)}")
                     for name, value in pieces
                 ),
             )
@@ -152,12 +152,12 @@ def _bounds(value: Interval | None) -> tuple[float, float] | None:
     return None if value is None or value.low is None or value.high is None else (value.low, value.high)
 
 
-def _text(value: Interval | None, side: WaterfallRecord, factor: float, form: str = ".2f") -> str:
+def _text(value: Interval | None, side: WaterfallRecord, factor: float, form: str = ".2f", unit: str = "") -> str:
     """Return a part; "not known" where its interval reaches further to a side than the step is long."""
     ends = _bounds(value)
     if ends is not None and ends[1] - ends[0] > 2 * abs(side.measured_s.estimate):
         return "not known"
-    return figures.interval(value, form, factor=factor)
+    return f"{figures.interval(value, form, factor=factor)} {unit}".rstrip()
 
 
 def _change(values: Sequence[Interval | None], factor: float) -> str:
