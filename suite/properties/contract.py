@@ -1,7 +1,8 @@
 """Checks a user's trainer class against the trainer protocol before it is used (in workers only).
 
 The protocol is `reference.trainers.protocol.Trainer`. Every message names the part that breaks it and shows the
-expected form, so that the author need not read our source.
+expected form, so that the author need not read our source. What a trainer may set for its whole process (torch's grad
+mode, default dtype and default device) is kept by `defaults_kept`.
 """
 
 from __future__ import annotations

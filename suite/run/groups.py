@@ -119,7 +119,7 @@ class Caches:
 
 
 def capacity_lines(run: Observations, arms: Sequence[Arm], *, forked: bool, shared: Path = SHARED_MEMORY) -> list[str]:
-    """Return what may get short on this host, in capacity_lines of the plan.
+    """Return what may get short on this host, in lines of the plan.
 
     Args:
         run: has the jobs of the arms.

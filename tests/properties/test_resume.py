@@ -50,12 +50,12 @@ def test_a_difference_of_rounding_is_a_note_on_more_than_two_ranks_and_wrong_on_
     """DistributedDataParallel sums in another order in the first step of an instance (docs/log.md)."""
     seen = observe(Single, [CPU], CASE)[0]
     seen["parameters"][3][0][0] += 2**-50
-    notes = {k: state.judge(Seen(replace(CASE, world_size=k), [seen])).note for k in (1, 2, 3, 4)}
+    notes = {k: state.judge_resumed(Seen(replace(CASE, world_size=k), [seen])).note for k in (1, 2, 3, 4)}
     assert notes == {1: "", 2: "", 3: state.ROUNDED, 4: state.ROUNDED}
     seen["parameters"][2][0][0] += 2**-50  # what was loaded must be what was saved
-    assert "off the weights that were saved" in state.judge(Seen(replace(CASE, world_size=3), [seen])).finding
+    assert "off the weights that were saved" in state.judge_resumed(Seen(replace(CASE, world_size=3), [seen])).finding
     seen["parameters"][2], seen["parameters"][3][0][0] = seen["uninterrupted"][2], 1.0
-    assert "of the uninterrupted run" in state.judge(Seen(replace(CASE, world_size=3), [seen])).finding
+    assert "of the uninterrupted run" in state.judge_resumed(Seen(replace(CASE, world_size=3), [seen])).finding
 
 
 class WithoutWeights(Single):
@@ -110,10 +110,10 @@ def test_generators_are_no_suspects_where_nothing_is_drawn() -> None:
     assert judged(WithoutGenerators, Case(1, (3, 2), resumed=1)) == RIGHT
     seen = Seen(CASE, [observe(Single, [CPU], CASE)[0]])
     seen.ranks[0]["parameters"][3][0][0] += 2**-50
-    assert state.judge(seen).suspects == (state.GENERATORS, state.UNSAVED)
+    assert state.judge_resumed(seen).suspects == (state.GENERATORS, state.UNSAVED)
     without = Case(1, CASE.batches, net=Net(hidden=(8,), buffer=True), resumed=2)
     drew_nothing = [{**seen.ranks[0], "drew": False}]
-    assert state.judge(Seen(without, drew_nothing)).suspects == (state.UNSAVED,)
+    assert state.judge_resumed(Seen(without, drew_nothing)).suspects == (state.UNSAVED,)
 
 
 class Unsafe(Single):
