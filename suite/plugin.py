@@ -441,10 +441,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     from suite.render import pages, terminal
 
     terminalreporter.section("scaling")
+    writer = terminalreporter._tw
+    plain = not terminal.draws(getattr(writer._file, "encoding", None))
     with contextlib.suppress(UnicodeEncodeError):
-        terminalreporter.write_line(
-            terminal.render(run.record, terminalreporter._tw.fullwidth, color=terminalreporter._tw.hasmarkup)
-        )
+        terminalreporter.write_line(terminal.render(run.record, writer.fullwidth, color=writer.hasmarkup, plain=plain))
     report = run.folder / pages.REPORT
     lines = (f"report: {report}" if report.exists() else "", run.problem, run.accepted, run.job_summary)
     for line in filter(None, dict.fromkeys(lines)):

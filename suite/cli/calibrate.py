@@ -22,6 +22,7 @@ from suite.processes.folder import locked
 from suite.records import calibration
 from suite.records.calibration import ENOUGH, Calibration, Entry
 from suite.records.record import Environment
+from suite.render.document import Table
 from suite.render.screen import Screen
 from suite.run import judging, samples
 from suite.run.observations import Observations
@@ -108,7 +109,7 @@ def table(entries: tuple[Entry, ...], settings: Config, comparisons: int, sessio
         finds = f"{found:.1%} slower" if math.isfinite(found) else "nothing"
         rows.append((name, f"{spread.tau:.2%}", f"{spread.error_sd:.2%}", finds))
     screen = Screen(shutil.get_terminal_size().columns)
-    screen.table(columns, rows, left=columns[:1], whole=columns)
+    screen.table(Table.of("What this machine can promise", columns, rows, numbers=columns[1:]))
     needed = f" A FAIL takes {FIRST_LOOK + 1}: raise --scaling-budget to {math.ceil((FIRST_LOOK + 1) * session_s)} s."
     room = f"A budget of {budget_s:.0f} s has room for {planned} session(s) of {session_s:.1f} s."
     screen.line(room + (needed if planned <= FIRST_LOOK else ""))

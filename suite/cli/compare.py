@@ -13,9 +13,11 @@ from suite.records import comparison
 from suite.records.files import is_inside, read_model, write_atomically
 from suite.records.record import RECORD, Record
 from suite.render import comparison as render
+from suite.render import html, markdown, terminal
 from suite.room.reading import printable
 
 SUMMARY = "lay two runs side by side: what differs around them, and each cell's times and efficiency"
+MADE = "Made by python -m suite compare. It shows two runs and judges nothing."
 PYTEST_OPTIONS = False
 
 
@@ -41,12 +43,13 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
         compared = comparison.compare(*(read_model(path, Record) for path in paths))
     except ValueError as error:  # RecordError is one
         raise Stop(str(error), USAGE_ERROR) from error
+    document = render.document(compared)
     if asked.html is not None:
         with writing(asked.html, "--html"):
-            write_atomically(asked.html, render.to_html(compared))
+            write_atomically(asked.html, html.write(document, made=MADE))
     screen = Console()
     color = screen.is_terminal
-    print(render.to_markdown(compared) if asked.markdown else render.terminal(compared, screen.width, color=color))
+    print(markdown.write(document) if asked.markdown else terminal.write(document, screen.width, color=color))
     return 0
 
 

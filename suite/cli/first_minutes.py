@@ -18,7 +18,8 @@ from suite.cli.pytest_run import CORRECTNESS, SCALING
 from suite.records.record import Record
 from suite.render import figures
 from suite.render.lead import facts, title
-from suite.render.markdown import table, text
+from suite.render.markdown import text, write_table
+from suite.render.sections.cells import table
 from suite.room import devices
 from suite.room.check import neighbours
 from suite.room.devices import Devices
@@ -100,7 +101,7 @@ def page(used: Devices, on: str, tried: Sequence[Tried], records: Sequence[Recor
     for record in records:
         lines += ["", f"## Measured: {text(title(record))}", ""]
         lines += [f"- {fact.name}: {text(line)}" for fact in facts(record) for line in fact.lines]
-        lines += ["", *table(figures.columns(record), figures.rows(record, record.cells))] if record.cells else []
+        lines += ["", *write_table(table(record, record.cells))] if record.cells else []
     lines += ["", "## What is unusual about this machine", ""]
     lines += [f"- {text(each)}" for each in filter(None, [used.problem, *neighbours(used)])] or ["- nothing"]
     for record in records[-1:]:

@@ -88,6 +88,9 @@ def _write(records: Iterable[Path]) -> tuple[int, int]:
             continue
         pages.write_run(path.parent, record, None if machine is None else accepted[machine])
         written += 1
+    overviews = [pages.write_overview(folder) for folder in dict.fromkeys(machine.parent for machine in accepted)]
+    for overview in filter(None, overviews):
+        print(printable(f"render: {overview}"))
     for machine in accepted:
         print(printable(f"render: {pages.write_index(machine)}"))
     return written, unread

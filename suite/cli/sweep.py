@@ -27,6 +27,7 @@ from suite.processes.jobs import TrainingRecipe
 from suite.records.files import RecordError, keep_from_git, read_model, write_atomically
 from suite.records.record import Environment
 from suite.records.sweep import Setting, Sweep, Trained
+from suite.render import html, terminal
 from suite.render import sweep as render
 from suite.render.screen import shown
 from suite.room.devices import cuda_count
@@ -100,7 +101,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
             if asked.out is None:
                 keep_from_git(folder.parents[1])
             sweep = _train_all(_continued(sweep, asked.out), asked.out or folder, epochs, measurement, sides)
-    print(render.terminal(sweep, epochs, shutil.get_terminal_size().columns))
+    print(terminal.write(render.document(sweep, epochs), shutil.get_terminal_size().columns))
     return 1 if sweep.missing else 0
 
 
@@ -157,7 +158,7 @@ def _train_all(sweep: Sweep, folder: Path, epochs: list[int], measurement: Obser
         console.print(shown(f"sweep: {line}"), soft_wrap=True)
         with writing(folder, "--out"):
             write_atomically(folder / FILES[0], sweep.model_dump_json(indent=1) + "\n")
-            write_atomically(folder / FILES[1], render.to_html(sweep, epochs))
+            write_atomically(folder / FILES[1], html.write(render.document(sweep, epochs), ((FILES[0], FILES[0]),)))
         if in_a_row == MOST_FAILURES:
             break
     return sweep

@@ -23,7 +23,8 @@ from suite.cli.pytest_run import CORRECTNESS, SCALING
 from suite.records import counters
 from suite.records.record import CellRecord, Record
 from suite.render import figures, lead
-from suite.render.markdown import table, text
+from suite.render.document import Table
+from suite.render.markdown import text, write_table
 
 VERSIONS = {  # torch: (torch, torchvision) as they are installed
     "2.9": ("2.9.1", "0.24.1"),
@@ -109,7 +110,8 @@ def page(base: Alone, candidate: Alone, compared: Sequence[Record], failed: Sequ
     versions = [VERSIONS[side.name] for side in (base, candidate)]
     sides = (f"torch {torch}, torchvision {torchvision}" for torch, torchvision in versions)
     lines = [f"# torch {versions[1][0]} against {versions[0][0]}", ""]
-    lines += table(("", *sides, "time / base, or what changed"), rows)
+    columns = ("figure", *sides, "time / base, or what changed")
+    lines += write_table(Table("Both versions", columns, tuple(rows)))
     for record in compared:
         said = [*lead.verdicts(record), f"{figures.took(record)} on {record.machine.cpu_model}"]
         lines += [f"- {text(line)}" for line in filter(None, [*said, figures.disturbances(record)])]

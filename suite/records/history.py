@@ -32,7 +32,7 @@ from suite.records.record import (
 from suite.verdict import Outcome
 from suite.verdict.metrics import Interval
 
-MAX_RUNS = 250  # newest; a page of more would take seconds to open
+MAX_RUNS = 1_000  # newest
 MAX_CELLS = 100
 MAX_REASON = 300
 PAGES = ("report.html", "summary.md", "record.json")  # of a run
@@ -96,9 +96,10 @@ class Event:
 
 @dataclass(frozen=True)
 class Series:
-    """One cell over the runs that measured it, oldest first."""
+    """One cell over the runs that measured it, oldest first; `place` is its trainer, workload, mode and world size."""
 
     name: str
+    place: tuple[str, str, str, str]
     points: tuple[Point, ...]
 
 
@@ -181,7 +182,11 @@ def read(folder: Path) -> History:
         runs=tuple(runs),
         events=tuple(_events(runs)),
         cells=tuple(
-            _series(identity, name if same_name[name] == 1 else f"{name} ({identity.definition})", runs, baseline)
+            Series(
+                name if same_name[name] == 1 else f"{name} ({identity.definition})",
+                _place(chosen[identity], trainers),
+                _points(identity, runs, baseline),
+            )
             for identity, name in names.items()
         ),
         skipped=tuple(skipped),
@@ -223,11 +228,16 @@ def _probes(cells: Iterable[CellRecord]) -> Iterable[CellRecord]:
         )
 
 
-def _series(identity: Identity, name: str, runs: Sequence[PastRun], baseline: Baseline) -> Series:
+def _place(cell: CellRecord, trainers: Mapping[str, str]) -> tuple[str, str, str, str]:
+    mode = cells.measured_mode(cell.mode, cell.world_size)
+    return trainers[cell.trainer], cell.workload, mode, f"{cell.world_size}"
+
+
+def _points(identity: Identity, runs: Sequence[PastRun], baseline: Baseline) -> tuple[Point, ...]:
     holding = [run for run in baseline.runs if run.find(identity) is not None]
     accepted = {run.run_id for run in holding}
     pin = next((run.run_id for run in holding if run.rebuildable), None)
-    points = [
+    return tuple(
         Point(
             run=number,
             outcome=cell.outcome.value,
@@ -239,8 +249,7 @@ def _series(identity: Identity, name: str, runs: Sequence[PastRun], baseline: Ba
         )
         for number, run in enumerate(runs)
         if (cell := run.cells.get(identity)) is not None and cell.sec_per_epoch is not None
-    ]
-    return Series(name, tuple(points))
+    )
 
 
 def _events(runs: Sequence[PastRun]) -> Iterable[Event]:

@@ -41,7 +41,6 @@ def _bounded(figure: Interval) -> Interval:
     return figure
 
 
-IntervalRecord = Interval  # the renderers' name of it
 Kept = Annotated[Interval, AfterValidator(_bounded)]
 """An estimate with its 95 % interval over sessions; none from a single session."""
 
@@ -210,15 +209,18 @@ class Accuracy(Part):
 
 
 class CheckRecord(Part):
-    """The outcome of one rule for a cell: its time against a base, a floor, an accuracy."""
+    """The outcome of one rule for a cell: its time against a base, a floor, an accuracy.
+
+    `kind` is that of the reason (`suite.verdict.reasons.Kind`), for programs; "" where a rule has one reason only.
+    """
 
     rule: str
     against: str
     outcome: Outcome
     reason: str
+    kind: str = ""
     ratio: Kept | None = None
     counts: bool = True  # whether it decides the cell, or is only shown
-    widened: bool = False  # of the machine: efficiency fell, and nothing became slower
 
 
 class BarRecord(Part):

@@ -1,17 +1,34 @@
-"""Two runs side by side: in the terminal, as Markdown, and as a page."""
+"""Two runs side by side, as a document."""
 
 from __future__ import annotations
 
 from suite.records.comparison import Comparison, Pair
+from suite.records.record import CellRecord
 from suite.render import figures
-from suite.render.html.chart import Span, strips
-from suite.render.html.environment import bounded, page
-from suite.render.markdown import fitted, table
-from suite.render.markdown import text as plain
-from suite.render.screen import Screen
+from suite.render.document import (
+    Block,
+    Chart,
+    Charts,
+    Document,
+    Drawn,
+    First,
+    Intervals,
+    Lines,
+    Row,
+    Rules,
+    Section,
+    Series,
+    Span,
+    Stack,
+    Table,
+    Value,
+)
+from suite.render.sections.lost_time import stack
+from suite.render.sections.scaling import speedups
 
 DIFFERENCE_COLUMNS = ("what", "first", "second")
-COLUMNS = ("cell", "sec/epoch, first → second", "second / first", "efficiency", "accuracy")
+DRAWN = "faster ← → slower"
+COLUMNS = ("cell", "sec/epoch, first → second", "second / first", DRAWN, "efficiency", "accuracy")
 MAX_NAMES = 12  # of cells that one run alone has
 MAX_NOTES = 20
 NO_VERDICT = (
@@ -20,43 +37,82 @@ NO_VERDICT = (
 )
 
 
-def terminal(comparison: Comparison, width: int, *, color: bool) -> str:
-    """Return tables of the cells and of what differs, for so many columns."""
-    screen = Screen(width, color=color)
-    screen.line("\n".join(headings(comparison)))
-    screen.table(COLUMNS, map(_row, comparison.pairs), left=COLUMNS[:1])
-    screen.line("\n".join(remarks(comparison)))
-    if comparison.differences:
-        screen.table(DIFFERENCE_COLUMNS, comparison.differences, left=DIFFERENCE_COLUMNS)
-    return screen.text()
-
-
-def to_markdown(comparison: Comparison) -> str:
-    """Return both runs as Markdown, for a comment on a pull request. Text from the records is escaped."""
-    differing = ["## What differs", "", *table(DIFFERENCE_COLUMNS, comparison.differences)]
-    return fitted(
-        ["# Two runs", "", *(f"- {plain(line)}" for line in headings(comparison)), ""],
-        [
-            ["## Cells", "", *table(COLUMNS, map(_row, comparison.pairs))],
-            [*(f"- {plain(line)}" for line in remarks(comparison)), ""],
-            differing if comparison.differences else [],
-        ],
+def document(comparison: Comparison) -> Document:
+    """Return both runs as one page, with the pictures of a run for both."""
+    pictures = tuple(picture for picture in (_ratios(comparison), _lost(comparison)) if picture is not None)
+    cells: list[Block] = []
+    if comparison.pairs:
+        rows = map(_row, comparison.pairs)
+        caption = "Each cell in both runs; the line is at no difference"
+        cells.append(
+            Table.of(
+                caption,
+                COLUMNS,
+                rows,
+                numbers=[column for column in COLUMNS[1:] if column != DRAWN],
+                rules=Rules((1.0,), log=True),
+                total=len(comparison.pairs),
+            )
+        )
+    if notes := remarks(comparison):
+        cells.append(Lines(tuple(notes)))
+    differing = Table.of(
+        "What is not the same in both runs",
+        DIFFERENCE_COLUMNS,
+        comparison.differences,
+        total=len(comparison.differences),
+    )
+    return Document(
+        "Two runs side by side",
+        First("", "Two runs side by side", pictures=pictures, why=tuple(headings(comparison))),
+        (
+            Section("cells", "Cells", tuple(cells)),
+            *([Section("scaling", "Speed-up", (charts,))] if (charts := _speedups(comparison)).charts else []),
+            *([Section("differences", "What differs", (differing,))] if comparison.differences else []),
+        ),
     )
 
 
-def to_html(comparison: Comparison) -> str:
-    """Return both runs as one self-contained page."""
-    spans = [None if pair.ratio is None else Span(1.0, pair.ratio) for pair in comparison.pairs]
-    drawn = strips(spans, [1.0], log=True)
-    rows = ((*_row(pair), strip) for pair, strip in zip(comparison.pairs, drawn, strict=True))
-    return page(
-        "compare.html.j2",
-        headings=headings(comparison),
-        differences=bounded(comparison.differences, len(comparison.differences)),
-        columns=(*COLUMNS, "faster ← → slower"),
-        cells=bounded(rows, len(comparison.pairs)),
-        remarks=remarks(comparison),
-    )
+def _dot(pair: Pair) -> Span | None:
+    return None if pair.ratio is None else Span(pair.ratio, pair.ratio)
+
+
+def _ratios(comparison: Comparison) -> Intervals | None:
+    """Return the times of the second run over those of the first, the slowest first."""
+    known = [pair for pair in comparison.pairs if pair.ratio is not None]
+    known.sort(key=lambda pair: pair.ratio or 0.0, reverse=True)
+    rows = [Row(pair.name, _dot(pair), figures.number(pair.ratio or 0.0, ".3f")) for pair in known]
+    title = "Time of the second run / time of the first; the line is at no difference"
+    return Intervals(title, tuple(rows[:MAX_NAMES]), Rules((1.0,), log=True), len(rows[MAX_NAMES:])) if rows else None
+
+
+def _lost(comparison: Comparison) -> Stack | None:
+    """Return where the time went in both runs, of the cell that differs most of those that both took apart."""
+    apart = [pair for pair in comparison.pairs if pair.first.own_waterfall and pair.second.own_waterfall]
+    most = max(apart, key=lambda pair: abs((pair.ratio or 1.0) - 1.0), default=None)
+    if most is None:
+        return None
+    sides = [
+        side.model_copy(update={"side": which})
+        for which, cell in (("second", most.second), ("first", most.first))
+        if (side := cell.own_waterfall)
+    ]
+    return stack(CellRecord.model_copy(most.second, update={"waterfalls": tuple(sides)}))
+
+
+def _speedups(comparison: Comparison) -> Charts:
+    """Return the speed-ups of each workload in both runs; the first run's are hollow."""
+    charts: list[Chart] = []
+    for workload in dict.fromkeys(pair.second.workload for pair in comparison.pairs):
+        first, second = (speedups(run, workload) for run in (comparison.first, comparison.second))
+        if second is not None:
+            older = [
+                Series(f"{each.name}, first", each.points, kind="base", like=each.name)
+                for each in (first.series if first else ())
+                if each.kind == "measured"
+            ]
+            charts.append(Chart(second.title, second.x, second.y, (*second.series, *older)))
+    return Charts(tuple(charts))
 
 
 def headings(comparison: Comparison) -> list[str]:
@@ -79,10 +135,11 @@ def remarks(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _row(pair: Pair) -> tuple[str, ...]:
+def _row(pair: Pair) -> tuple[Value, ...]:
     """Return one line of the table, in the order of `COLUMNS`."""
     cells = (pair.first, pair.second)
     times = (figures.interval(cell.sec_per_epoch, ".3g") for cell in cells)
     efficiencies = (figures.interval(cell.efficiency, ".2f") for cell in cells)
     both = [" → ".join(texts).replace("- → -", "-") for texts in (times, efficiencies, map(figures.accuracy, cells))]
-    return (pair.name, both[0], "-" if pair.ratio is None else figures.number(pair.ratio, ".3f"), *both[1:])
+    ratio = "-" if pair.ratio is None else figures.number(pair.ratio, ".3f")
+    return (pair.name, both[0], ratio, Drawn((_dot(pair),)), *both[1:])

@@ -19,15 +19,12 @@ from suite.records.record import Accuracy, CellRecord, Environment, Machine, Rec
 from suite.room.conditions import disturbed
 from suite.room.hardware import Card
 from suite.verdict import GRAVEST_FIRST, Outcome
-from suite.verdict.metrics import Bounds
+from suite.verdict.metrics import Interval
 
 COLUMNS = (
-    "cell", "k", "sec/epoch", "samples/s", "tokens/s", "TFLOP/s a device", "efficiency", "speed-up", "test loss",
-    "accuracy", "time / base", "published", "verdict",
+    "cell", "k", "verdict", "time / base", "samples/s", "tokens/s", "TFLOP/s a device", "sec/epoch", "efficiency",
+    "speed-up", "accuracy", "test loss", "published",
 )  # fmt: skip
-OF_A_COMPARISON = ("time / base", "verdict")
-OF_TEXTS = ("tokens/s", "test loss")
-OF_GPUS = ("TFLOP/s a device",)
 OF_ACCEPTED = ("time", "drift", "stored")  # the rules that compare with accepted runs where no base is named
 NET_COLUMNS = (
     "trainer", "workload", "k", "trained with", "seed", "dataset", "train", "test", "s / epoch", "recipe",
@@ -45,38 +42,27 @@ def is_compared(record: Record) -> bool:
     return any(cell.outcome is not Outcome.NO_BASELINE for cell in record.cells)
 
 
-def columns(record: Record) -> tuple[str, ...]:
-    """Return the columns of the table of cells; those of a comparison, texts and GPUs only where a cell has them."""
-    needed = {
-        OF_A_COMPARISON: is_compared(record),
-        OF_TEXTS: any(cell.tokens_per_s is not None for cell in record.cells),
-        OF_GPUS: any(cell.device_flop_per_s is not None for cell in record.cells),
-    }
-    left_out = {column for group, wanted in needed.items() if not wanted for column in group}
-    return tuple(column for column in COLUMNS if column not in left_out)
-
-
 def rows(record: Record, cells: Iterable[CellRecord]) -> Iterator[tuple[str, ...]]:
-    """Yield one row of the table for each cell, with the fields of `columns(record)`."""
-    shown, known = columns(record), names(record)
+    """Yield one row of the table for each cell, with the fields of `COLUMNS`; "-" is a figure that is not there."""
+    known = names(record)
     shortened = {_trained(run): run.shortened for run in reversed(record.accuracies)}
+    compared = is_compared(record)
     for cell in cells:
-        fields = (
+        yield (
             name(cell, known),
             number(cell.world_size, "d"),
-            "-" if cell.runs_script else interval(cell.sec_per_epoch, ".3g"),
+            cell.outcome.value if compared else "-",
+            interval(cell.slowdown, ".3f"),
             interval(cell.samples_per_s, ",.0f", bounds=False),
             interval(cell.tokens_per_s, ",.0f", bounds=False),
             interval(cell.device_flop_per_s, ".3g", bounds=False, factor=1e-12),
+            "-" if cell.runs_script else interval(cell.sec_per_epoch, ".3g"),
             interval(cell.efficiency, ".2f") if cell.efficiency else cell.why("efficiency") or "-",
             interval(cell.speedup, ".2f"),
-            "-" if cell.test_loss is None else f"{number(cell.test_loss, '.3f')} nats",
             accuracy(cell, shortened=bool(shortened.get(_trained(cell)))),
-            interval(cell.slowdown, ".3f"),
+            "-" if cell.test_loss is None else f"{number(cell.test_loss, '.3f')} nats",
             published(record, cell),
-            cell.outcome.value,
         )
-        yield tuple(field for column, field in zip(COLUMNS, fields, strict=True) if column in shown)
 
 
 def counted(cells: Iterable[CellRecord]) -> tuple[list[str], list[list[str]]]:
@@ -155,7 +141,7 @@ def size(count: float) -> str:
     return f"{number(count / unit, '.4g')} {name}"
 
 
-def interval(value: Bounds | None, form: str, *, bounds: bool = True, factor: float = 1.0) -> str:
+def interval(value: Interval | None, form: str, *, bounds: bool = True, factor: float = 1.0) -> str:
     """Return an estimate with its interval: '0.84 [0.81, 0.87]'.
 
     Args:
@@ -189,6 +175,19 @@ def some(names: Sequence[str], most: int) -> str:
     """Return the first names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def gain(cell: CellRecord) -> Interval | None:
+    """Return how many times the work of one device a cell does; of a script, which has no plain trainer, k E_k."""
+    if not cell.runs_script:
+        return cell.speedup
+    k = cell.world_size
+    if k == 1:
+        return None if cell.samples_per_s is None else Interval(1.0)
+    own = cell.efficiency
+    if own is None or own.low is None or own.high is None:
+        return None if own is None else Interval(k * own.estimate)
+    return Interval(k * own.estimate, k * own.low, k * own.high)
 
 
 def accuracy(cell: CellRecord, *, shortened: bool = False) -> str:
@@ -302,6 +301,15 @@ def compared_with(record: Record) -> str:
     return f"{record.against}{versions}, in the same sessions"
 
 
+def quiet(record: Record) -> str:
+    """Return in a few words how quiet the machine was during the measurement."""
+    blocks = [conditions for session in record.sessions for conditions in session.conditions]
+    if not blocks:
+        return "what else used the machine is not known"
+    marked = sum(1 for conditions in blocks if disturbed(conditions))
+    return f"others disturbed {marked} of {plural(len(blocks), 'block')}" if marked else "the machine was quiet"
+
+
 def disturbances(record: Record) -> str:
     """Return a sentence on how quiet the machine was during the measurement."""
     blocks = [conditions for session in record.sessions for conditions in session.conditions]
@@ -313,14 +321,18 @@ def disturbances(record: Record) -> str:
     foreign = sum(conditions.foreign or 0.0 for conditions in blocks) / len(blocks)
     windows = [window.unselected for session in record.sessions for window in session.windows]
     known = [window.disturbed for window in windows if window.others_ns]
-    were = ["was" if count == 1 else "were" for count in (marked, left_out)]
-    said = (
-        f"{marked} of {len(blocks)} blocks {were[0]} disturbed, and {left_out} {were[1]} left out; on average other "
-        f"processes used {number(foreign, '.0%')} of a core and the hypervisor took {number(steal, '.0%')}."
-    )
-    if known:
-        said += f" In {sum(known)} of {len(known)} windows others had a rank's cores for more than 5% of the time."
+    used = f"other processes used {_percent(foreign)} of a core on average, and the hypervisor took {_percent(steal)}."
+    said = f"The machine was quiet: {used}"
+    if marked or left_out:
+        were = ["was" if count == 1 else "were" for count in (marked, left_out)]
+        said = f"{marked} of {len(blocks)} blocks {were[0]} disturbed, and {left_out} {were[1]} left out; {used}"
+    if any(known):
+        said += f" Other processes used over 5 % of a rank's CPU time in {sum(known)} of {len(known)} windows."
     return said
+
+
+def _percent(share: float) -> str:
+    return number(100 * share, ".0f") + " %"
 
 
 def facts(machine: Machine, environment: Environment) -> list[tuple[str, str]]:

@@ -9,8 +9,7 @@ Source: GitHub's documentation, "Workflow commands for GitHub Actions", "Adding 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 VARIABLE = "GITHUB_STEP_SUMMARY"
@@ -46,7 +45,25 @@ def fit(summary: str, most_bytes: int, whole: Path) -> bytes:
     if len(encoded) <= most_bytes:
         return encoded
     note = f"**Cut here: GitHub shows {LIMIT_BYTES // 1024} KiB of a step. All of it is in {whole.name}.**\n".encode()
-    # A line of a code fence may look like a heading; no text in a summary has a fence's marks.
-    ends = [heading.start() for heading in re.finditer(rb"^## ", encoded, re.MULTILINE)]
-    fitting = [end for end in ends if end + len(note) <= most_bytes and encoded.count(b"```", 0, end) % 2 == 0]
+    fitting = [end for end in _ends(encoded) if end + len(note) <= most_bytes]
     return encoded[: fitting[-1]] + note if fitting else b""
+
+
+def _ends(encoded: bytes) -> Iterator[int]:
+    """Yield where a part ends: before a heading, and after a fold that is in no other.
+
+    A line of a code fence may look like either; no text in a summary has a fence's marks.
+    """
+    at, fenced, depth = 0, False, 0
+    for line in encoded.splitlines(keepends=True):
+        if line.startswith(b"```"):
+            fenced = not fenced
+        elif not fenced and line.startswith(b"## ") and depth == 0:
+            yield at
+        at += len(line)
+        if not fenced and line.startswith(b"<details>"):
+            depth += 1
+        elif not fenced and line == b"</details>\n":
+            depth -= 1
+            if depth == 0:
+                yield at

@@ -1,8 +1,6 @@
-"""The first screen of every output: is it right, how fast, what holds it back, how sure, what to type next. Pure.
+"""Answers in words: is it right, how fast, what holds it back, how sure, what to type next. Pure.
 
-A run that was compared with something begins with its verdicts, after what is unusual on a GPU, why the machine was not
-judged, and why git does not tell the commit, where there is such a thing. The first run on a machine goes on with its
-figures, because all its cells have the verdict NO BASELINE. Terminal, summary.md and report.html show the same facts.
+Each answer belongs to a section of the page, which begins with it; the terminal shows all of them below its table.
 Cells with the same reason share a line, which names them.
 """
 
@@ -20,18 +18,20 @@ from suite.records import baselines, counters, memory
 from suite.records.record import (
     BarRecord,
     CellRecord,
-    IntervalRecord,
     Machine,
     Record,
     oversubscribed_mark,
 )
 from suite.render import commands, figures
+from suite.render.document import Block, Facts, Fold, Lines, Step
 from suite.render.figures import interval, number, plural, size, some
 from suite.room import hardware
 from suite.verdict import Outcome
 from suite.verdict.diagnose import bar_name, outdone
+from suite.verdict.metrics import Interval
 
 MOST = 6  # lines of a fact, and names in a line
+MOST_FOLDED = 200  # further lines of the facts of a section
 FEW_RED = 3  # cells of one outcome that have a command each here; of more, each has its own below
 RED = (Outcome.FAIL, Outcome.ERROR)
 GRAVE = (*RED, Outcome.INCONCLUSIVE)
@@ -53,34 +53,39 @@ class Fact(NamedTuple):
     left_out: tuple[str, ...] = ()
 
 
-class Step(NamedTuple):
-    """A command, and what it is for."""
-
-    what: str
-    command: str
-
-
-def facts(record: Record) -> list[Fact]:
-    """Return what there is to say, in reading order."""
+def facts(record: Record, *sections: str) -> list[Fact]:
+    """Return what there is to say, in reading order; where sections are named, what belongs to these alone."""
     answers = (
-        ("Hardware", _hardware(record)),
-        ("The machine", _machine(record)),
-        ("Commit", _commit(record)),
-        ("Workload", _workload(record)),
-        ("Verdict", verdicts(record) if figures.is_compared(record) else ()),
-        ("Warnings", cautions(record)),
-        ("What changed in a step?", _changed(record)),
-        ("The machine", _machine_left_out(record)),
-        ("Is it right?", _right(record)),
-        ("How fast?", _fast(record)),
-        ("Memory", _memory(record)),
-        ("Efficiency", _efficiency(record)),
-        ("Exchange", _exchange(record)),
-        ("Held back by", _held_back(record)),
-        ("How sure?", _sure(record)),
+        ("Hardware", "machine", _hardware),
+        ("The machine", "machine", _machine),
+        ("Commit", "machine", _commit),
+        ("Workload", "cells", _workload),
+        ("Verdict", "cells", lambda record: verdicts(record) if figures.is_compared(record) else ()),
+        ("Warnings", "cells", cautions),
+        ("What changed in a step?", "counters", _changed),
+        ("The machine", "machine", _machine_left_out),
+        ("Is it right?", "cells", _right),
+        ("How fast?", "cells", _fast),
+        ("Memory", "memory", _memory),
+        ("Efficiency", "scaling", _efficiency),
+        ("Exchange", "exchange", _exchange),
+        ("Held back by", "lost_time", _held_back),
+        ("How sure?", "machine", _sure),
     )
-    every = (_shortened(name, tuple(lines)) for name, lines in answers)
+    wanted = ((name, answer) for name, section, answer in answers if not sections or section in sections)
+    every = (_shortened(name, tuple(answer(record))) for name, answer in wanted)
     return [fact for fact in every if fact.lines]
+
+
+def told(record: Record, section: str) -> list[Block]:
+    """Return the answers that a section begins with."""
+    found = facts(record, section)
+    blocks: list[Block] = []
+    if found:
+        blocks.append(Facts(tuple((fact.name, "\n".join(fact.lines)) for fact in found)))
+    if left_out := tuple(line for fact in found for line in fact.left_out):
+        blocks.append(Fold(f"{len(left_out)} more", (Lines(left_out[:MOST_FOLDED], len(left_out[MOST_FOLDED:])),)))
+    return blocks
 
 
 def title(record: Record) -> str:
@@ -89,16 +94,16 @@ def title(record: Record) -> str:
         failed = sum(1 for sweep in record.collectives if sweep.error)
         swept = f"{plural(len(record.collectives), 'sweep')} of collectives"
         return f"{swept}, {failed} ERROR" if failed else swept
-    sped = [cell for cell in record.cells if cell.speedup is not None and not cell.oversubscribed]
+    sped = [cell for cell in record.cells if figures.gain(cell) is not None and not cell.oversubscribed]
     if figures.is_compared(record) or not sped:
         return figures.headline(cell.outcome for cell in record.cells)
-    most = max(sped, key=lambda cell: (cell.world_size, _estimate(cell.speedup)))
+    most = max(sped, key=lambda cell: (cell.world_size, _estimate(figures.gain(cell))))
     alike = [cell for cell in sped if (cell.workload, cell.world_size) == (most.workload, most.world_size)]
     best = max(alike, key=lambda cell: _estimate(cell.samples_per_s))  # as in "How fast?"
     if best.world_size == 1:
         return f"{best.workload} on one device, {figures.speed(best)}"
-    times = interval(best.speedup, ".2f", bounds=False)
-    where = f"on {plural(best.world_size, 'device')} as the plain trainer on one"
+    times = interval(figures.gain(best), ".2f", bounds=False)
+    where = f"on {plural(best.world_size, 'device')} as {'' if best.runs_script else 'the plain trainer '}on one"
     what = best.workload
     if ":" in best.trainer and best.workload in _not_named(record):
         what = f"{figures.names(record)[best.trainer]} on the built-in {best.workload}"
@@ -163,7 +168,7 @@ def _shortened(name: str, lines: tuple[str, ...]) -> Fact:
     return Fact(name, (*lines[: MOST - 1], f"and {len(left_out)} more, below"), left_out)
 
 
-def _estimate(value: IntervalRecord | None) -> float:
+def _estimate(value: Interval | None) -> float:
     return value.estimate if value else 0.0
 
 
@@ -407,7 +412,7 @@ def _sure(record: Record) -> Iterable[str]:
     """Yield how many sessions there were and how quiet the machine was."""
     sessions = len(record.sessions)
     if sessions > 1:
-        yield f"Square brackets are 95 % intervals over {sessions} sessions of fresh processes."
+        yield f"Brackets are 95 % intervals over {sessions} sessions of fresh processes."
     elif sessions:
         yield "No figure has an interval: one session shows no spread."
     if record.sessions or record.cells:

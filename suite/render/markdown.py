@@ -1,26 +1,48 @@
-"""A record as `summary.md`: fits a CI job summary or a comment on a pull request.
+"""A document as Markdown, for a CI job summary or a comment on a pull request.
 
 GitHub takes 65,536 characters for a comment, and 1 MiB for the summary of a step. A section that is too long for the
-former says how much was left out; the gravest cells come first then, and the record has everything.
+former says how much was left out; the gravest cells come first, and the record has everything.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import singledispatch
 
-from suite.records.record import CellRecord, Record
-from suite.render import figures
+from suite.records.record import Record
+from suite.render import figures, report
+from suite.render.characters import intervals
 from suite.render.commands import fits
-from suite.render.lead import MOST, cautions, facts, no_baseline, red, steps, title, verdicts
-from suite.render.stopping import stops
+from suite.render.document import (
+    Block,
+    Chart,
+    Charts,
+    Command,
+    Document,
+    Drawn,
+    Facts,
+    Fold,
+    Intervals,
+    Lines,
+    Section,
+    Span,
+    Stack,
+    Steps,
+    Table,
+    Text,
+    Value,
+    Verbatim,
+)
 
-MAX_CHARACTERS = 65_000  # of the whole page
+MAX_CHARACTERS = 60_000  # of the whole page
 NOTE_CHARACTERS = 64  # of the sentence on what was left out, and the empty line before it
 MAX_TEXT = 2_000  # characters of one text
 MAX_FENCE = 20_000  # characters of one fence: the commands, the settings
-MAX_STACKS = 4_000  # of one cell
+MAX_STACKS = 4_000  # of what ranks said
+MAX_ROWS = 12  # of the table of cells
+SYMBOLS = {"PASS": "✅", "FAIL": "❌", "INCONCLUSIVE": "❔", "NO BASELINE": "⚪", "ERROR": "❗"}
 _MARKS = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\\": "&#92;", "|": "\\|", "`": "\\`", "*": "\\*", "~": "\\~", "$": "\\$"}
 )
@@ -35,12 +57,13 @@ _BEGINS = re.compile(r"^(\d+(?=[.)](?:\s|$))|(?=(?:#+|[-+])(?:\s|$)|[-=]+\s*$))"
 
 
 def render(record: Record) -> str:
-    """Return the summary. Text from the record is escaped."""
-    first = [*_heading(record), *_lead(record)]
-    sections = _sections(record, record.cells)
-    if sum(map(_size, (first, *sections))) > MAX_CHARACTERS:
-        sections = _sections(record, figures.gravest_first(record.cells))
-    return fitted(first, sections)
+    """Return the summary of a run. Text from the record is escaped."""
+    return write(report.document(record))
+
+
+def write(document: Document) -> str:
+    """Return a document as Markdown, in which everything but the first screen and the table of cells is folded."""
+    return fitted(list(_first(document)), [list(_section(section)) for section in document.sections])
 
 
 def fitted(first: Sequence[str], sections: Sequence[Sequence[str]]) -> str:
@@ -58,161 +81,151 @@ def fitted(first: Sequence[str], sections: Sequence[Sequence[str]]) -> str:
     return "\n".join([*begun, *itertools.chain.from_iterable(kept)]) + "\n"
 
 
-def _sections(record: Record, cells: Sequence[CellRecord]) -> list[list[str]]:
-    return [
-        _cells(record, cells),
-        _about_cells(cells),
-        _red(record),
-        _verdicts(record),
-        _cautions(record),
-        _lost_time(cells),
-        _list("At which k to stop", [f"{stop.title}: {stop.sentence}" for stop in stops(record)]),
-        _rules(cells),
-        _counted(cells),
-        _not_counted(cells),
-        _details(cells),
-        _accuracy(record),
-        _closing(record),
-        _machine(record),
-    ]
+def _first(document: Document) -> Iterator[str]:
+    first = document.first
+    verdict = f"{SYMBOLS.get(first.outcome, '')} {first.outcome}: " if first.outcome else ""
+    yield f"# {first.about}{verdict}{text(first.sentence)}"
+    yield ""
+    yield from [text(first.summary)] if first.summary else []
+    yield ""
+    for note in first.notes:
+        yield f"**{text(note)}**"
+        yield ""
+    for picture in first.pictures:
+        yield from _lines(picture)
+    for line in (*first.why, *(f"{name} {answer}" for name, answer in first.answers)):
+        yield f"- {text(line)}"
+    yield ""
+    typed = [f"# {_plain(step.what)}\n{_plain(step.command)}" for step in first.steps if fits(step.command)]
+    if typed:
+        yield from (_fence("\n".join(typed), "sh"), "")
+    if first.muted:
+        yield from (f"<sub>{text(first.muted)}</sub>", "")
+    if document.origin:
+        yield from (f"<sub>{text(document.origin)}</sub>", "")
 
 
-def _heading(record: Record) -> list[str]:
-    data = [
-        f"{text(name)}: {text(data)} ({figures.number(record.epoch_samples.get(name, 0), ',')} samples)"
-        for name, data in sorted(record.datasets.items())[:20]
-    ]
-    timed = f" Timed on {', '.join(data)}." if data else ""
-    against = text(figures.compared_with(record))
-    cut = [f"**{text(figures.cut_short(record))}**", ""]
-    return [
-        f"# Scaling: {text(title(record))}",
-        "",
-        *(cut if record.interrupted else []),
-        f"Commit {text(figures.commit(record.environment))}, compared with {against}, tolerance "
-        f"{figures.number(record.tolerance, '.1%')}, {figures.took(record)}.{timed}",
-        "",
-    ]
+def _section(section: Section) -> Iterator[str]:
+    """Yield a section: its first table of at most `MAX_ROWS` rows in view where it is that of the cells."""
+    blocks = list(section.blocks)
+    if section.name == "cells":
+        yield from (f"## {text(section.heading)}", "")
+        cells = next((block for block in blocks if isinstance(block, Table)), None)
+        if cells is not None:
+            yield from write_table(cells, MAX_ROWS)
+            blocks.remove(cells)
+        folded = "About each cell"
+    else:
+        folded = section.heading
+    yield from _folded(folded, blocks)
 
 
-def _lead(record: Record) -> list[str]:
-    lines = []
-    for fact in facts(record):
-        lines += [f"- **{fact.name}** {text(fact.lines[0])}", *(f"  <br>{text(line)}" for line in fact.lines[1:])]
-    typed = "\n".join(f"# {_plain(step.what)}\n{_plain(step.command)}" for step in steps(record))
-    return [*lines, "", *([_fence(typed, "sh"), ""] if typed else [])]
+def _folded(summary: str, blocks: Sequence[Block]) -> Iterator[str]:
+    inside = [line for block in blocks for line in _lines(block)]
+    if inside:
+        yield from (f"<details><summary>{text(summary)}</summary>", "", *inside, "</details>", "")
 
 
-def _cells(record: Record, cells: Sequence[CellRecord]) -> list[str]:
-    return ["## Cells", "", *table(figures.columns(record), figures.rows(record, cells))] if cells else []
+@singledispatch
+def _lines(block: object) -> Iterator[str]:
+    raise TypeError(type(block))
 
 
-def _about_cells(cells: Sequence[CellRecord]) -> list[str]:
-    if not cells:
-        return []
-    note = (
-        "Square brackets are 95 % intervals over sessions (fresh processes). Efficiency is R_k / (k R_1) of the "
-        "same trainer; the speed-up is over the plain trainer on one device."
+@_lines.register(Chart)
+@_lines.register(Charts)
+def _no_picture(block: Chart | Charts) -> Iterator[str]:
+    """Yield nothing: a chart's figures are in the table of cells, or in a table next to it."""
+    yield from ()
+
+
+@_lines.register
+def _text(block: Text) -> Iterator[str]:
+    yield from (text(block.text), "")
+
+
+@_lines.register
+def _list(block: Lines) -> Iterator[str]:
+    yield from (f"- {text(line)}" for line in block.lines)
+    yield from ([f"- and {block.dropped} more", ""] if block.dropped else [""])
+
+
+@_lines.register
+def _facts(block: Facts) -> Iterator[str]:
+    for name, said in block.facts:
+        yield f"- **{text(name)}** " + "<br>".join(map(text, said.split("\n")))
+    yield ""
+
+
+@_lines.register
+def _steps(block: Steps) -> Iterator[str]:
+    for step in block.steps:
+        if fits(step.command):
+            yield from (f"To {text(step.what)}:", "", _fence(_plain(step.command), "sh"), "")
+        else:
+            yield from (f"The command to {text(step.what)} is too long to show here.", "")
+
+
+@_lines.register
+def _verbatim(block: Verbatim) -> Iterator[str]:
+    yield from (_fence(block.text[:MAX_STACKS]), "")
+
+
+@_lines.register
+def _fold(block: Fold) -> Iterator[str]:
+    yield from _folded(block.summary, block.blocks)
+
+
+@_lines.register
+def _intervals(block: Intervals) -> Iterator[str]:
+    """Yield the estimates with their intervals as bars of characters."""
+    bars = intervals([row.span for row in block.rows], block.rules)
+    width = max((len(_plain(row.name)) for row in block.rows), default=0)
+    rows = (
+        f"{_plain(row.name):<{width}}  {bar:<24}  {row.text} {row.outcome}".rstrip()
+        for row, bar in zip(block.rows, bars, strict=True)
     )
-    return [note, "", *(f"- {text(line)}" for line in figures.missing(cells)), ""]
+    more = [f"and {block.left_out} more in the table of cells"] if block.left_out else []
+    yield from (f"{text(block.title)}:", "", _fence("\n".join([*rows, *more])), "")
 
 
-def _red(record: Record) -> list[str]:
-    """Return a command for each cell that failed, each in a fence of its own, so that none is cut."""
-    blocks = [
-        f"{text(step.what)}:\n\n{_fence(_plain(step.command), 'sh')}\n"
-        if fits(step.command)
-        else f"{text(step.what)}: too long to show here\n"
-        for step in red(record)
-    ]
-    return ["## What failed, one by one", "", *blocks] if blocks else []
+@_lines.register
+def _stack(block: Stack) -> Iterator[str]:
+    """Yield the parts of each bar in words."""
+    for bar in block.bars:
+        parts = ", ".join(piece.text for piece in bar.pieces)
+        yield f"- {text(block.title)}, {text(bar.name)}: {text(bar.total)}: {text(parts)}"
 
 
-def _verdicts(record: Record) -> list[str]:
-    """Return why there are no verdicts, or every reason with its cells where the lead had no space for all."""
-    if not figures.is_compared(record):
-        return [text(no_baseline(record)), ""]
-    lines = verdicts(record)
-    return _list("Verdicts", lines if len(lines) > MOST else [])
+@_lines.register
+def _table(block: Table) -> Iterator[str]:
+    yield from write_table(block)
 
 
-def _cautions(record: Record) -> list[str]:
-    """Return all warnings where the lead had no space for them."""
-    lines = cautions(record)
-    return _list("Warnings", lines if len(lines) > MOST else [])
+def write_table(block: Table, most: int | None = None) -> list[str]:
+    """Return a table, at most so many of its rows, with intervals as bars of characters."""
+    rows = [list(map(_value, row)) for row in block.rows[:most]]
+    for at in block.drawn:
+        spans = [_span(row[at]) for row in block.rows[:most]]
+        for row, bar in zip(rows, intervals(spans, block.rules), strict=True):
+            row[at] = f"<code>{bar.replace(' ', '&nbsp;')}</code>" if bar else ""
+    lines = table(list(map(_inline, block.columns)), rows)
+    left_out = len(block.rows) - len(rows) + block.dropped
+    return [*lines, f"*{left_out} more left out here; record.json has them.*", ""] if left_out else lines
 
 
-def _lost_time(cells: Sequence[CellRecord]) -> list[str]:
-    lines = []
-    for cell in cells:
-        for fall in cell.waterfalls:
-            lines.append(f"{cell.label}{'' if fall.side == 'candidate' else ' (base)'}: {fall.sentence}")
-    return _list("Where the time went", lines)
+def _value(value: Value) -> str:
+    if isinstance(value, Command):
+        return _inline(value.text) if fits(value.text) else "too long to show here"
+    return _inline(str(value))
 
 
-def _rules(cells: Sequence[CellRecord]) -> list[str]:
-    rows = [
-        (cell.label, rule.rule, rule.against, rule.outcome.value + ("" if rule.counts else ", shown only"), rule.reason)
-        for cell in cells
-        for rule in cell.checks
-    ]
-    columns = ("cell", "rule", "against", "outcome", "why")
-    return ["## What each rule found", "", *table(columns, rows)] if rows else []
-
-
-def _counted(cells: Sequence[CellRecord]) -> list[str]:
-    columns, rows = figures.counted(cells)
-    return ["## What one step does", "", *table(columns, rows)] if rows else []
-
-
-def _not_counted(cells: Sequence[CellRecord]) -> list[str]:
-    notes = figures.labels((why, cell) for cell in cells if (why := cell.why("counters")))
-    reasons = [f"{figures.some(ids, MOST)}: {reason}" for reason, ids in notes.items()]
-    return _list("Steps that were not counted", reasons)
-
-
-def _details(cells: Sequence[CellRecord]) -> list[str]:
-    return [
-        f"<details><summary>{text(cell.label)}</summary>\n\n{_fence(cell.details[:MAX_STACKS])}\n\n</details>\n"
-        for cell in cells
-        if cell.details
-    ]
-
-
-def _accuracy(record: Record) -> list[str]:
-    if not record.accuracies:
-        return []
-    return ["## Accuracy by epoch", "", *table(figures.NET_COLUMNS, figures.nets(record))]
-
-
-def _closing(record: Record) -> list[str]:
-    closing = "\n".join(figures.closing_lines(record))
-    return [_fence(closing), ""] if closing else []
-
-
-def _machine(record: Record) -> list[str]:
-    known = "; ".join(fact for _, fact in figures.facts(record.machine, record.environment))
-    return [
-        "## Machine",
-        "",
-        f"{text(record.machine.key)}: {text(known)}.",
-        "",
-        figures.disturbances(record),
-        "",
-        *(f"- Room check: {text(neighbour)}" for neighbour in record.neighbours),
-        *([""] if record.neighbours else []),
-        _fence("\n".join(map(_plain, (*record.settings, *record.plan)))),
-    ]
-
-
-def _list(heading: str, lines: Sequence[str]) -> list[str]:
-    """Return a section of bullet points; nothing where there are no lines."""
-    return [f"## {heading}", "", *(f"- {text(line)}" for line in lines), ""] if lines else []
+def _span(value: Value) -> Span | None:
+    return value.spans[0] if isinstance(value, Drawn) and value.spans else None
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a table, with an empty one at the end. The rows are escaped, the names of columns are not."""
-    lines = ("| " + " | ".join(map(_inline, row)) + " |" for row in rows)
+    """Return the lines of a table whose fields are Markdown already, with an empty one at the end."""
+    lines = ("| " + " | ".join(row) + " |" for row in rows)
     return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns), *lines, ""]
 
 
@@ -221,13 +234,16 @@ def _size(lines: Iterable[str]) -> int:
 
 
 def _bounded(lines: Sequence[str], most: int) -> list[str]:
-    """Return the first lines that fit into so many characters, and how many did not."""
+    """Return the first lines that fit into so many characters, and how many did not; folds are closed."""
     if _size(lines) <= most:
         return list(lines)
+    closing = 12 * 3  # of folds, which are at most three deep
     ends = itertools.accumulate(len(line) + 1 for line in lines)
-    fitting = sum(1 for end in ends if end <= most - NOTE_CHARACTERS)
-    dropped = sum(1 for line in lines[fitting:] if line)
-    return [*lines[:fitting], "", f"*{dropped} more left out here; record.json has them.*", ""]
+    fitting = sum(1 for end in ends if end <= most - NOTE_CHARACTERS - closing)
+    kept = lines[:fitting]
+    open_ = sum(line.startswith("<details>") for line in kept) - sum(line == "</details>" for line in kept)
+    dropped = sum(1 for line in lines[fitting:] if line and line != "</details>")
+    return [*kept, "", f"*{dropped} more left out here; record.json has them.*", "", *["</details>"] * open_, ""]
 
 
 def _fence(text: str, language: str = "") -> str:

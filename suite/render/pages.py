@@ -1,4 +1,4 @@
-"""The pages made from records: a run's `report.html` and `summary.md`, and the `index.html` of its machine."""
+"""The pages made from records: `report.html` and `summary.md` of a run, `index.html` of a machine and of all."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from suite.records.record import Record
 from suite.render import html, index, markdown
 
 REPORT, SUMMARY, INDEX = "report.html", "summary.md", "index.html"
+OVERVIEW = "Made from the newest record of each machine; python -m suite render makes it again."
 
 
 def write_run(folder: Path, record: Record, baseline: Baseline | None) -> None:
@@ -35,5 +36,20 @@ def write_index(machine: Path) -> Path:
         OSError: the folder cannot be written.
     """
     path = machine / INDEX
-    write_atomically(path, index.render(history.read(machine)))
+    write_atomically(path, index.render(history.read(machine), above=(machine.parent / INDEX).is_file()))
+    return path
+
+
+def write_overview(reports: Path) -> Path | None:
+    """Write the page above all machines of a report folder, and return its path; None for a single machine.
+
+    Only a command writes it: a run must not change a repository. A file that is not ours stays as it is.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    path, found = reports / INDEX, index.machines(reports)
+    if len(found) < 2 or (path.exists() and OVERVIEW not in path.read_text(encoding="utf-8", errors="replace")):
+        return None
+    write_atomically(path, html.write(index.overview(found), made=OVERVIEW))
     return path

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable, Mapping
-from typing import Literal
+from collections.abc import Iterator
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
+from suite.render.characters import intervals
+from suite.render.document import Drawn, Table
 from suite.render.figures import legible
 
 # A narrower terminal wraps or scrolls; a table that is folded into its columns cannot be read at all.
 MIN_WIDTH = 160
 
+ASCII = str.maketrans({"…": "...", "→": "->", "←": "<-", "µ": "u", "±": "+-", "“": '"', "”": '"', "·": "."})
 STYLES = {
     "PASS": "green",
     "FAIL": "bold red",
@@ -33,10 +35,12 @@ class Screen:
     Args:
         width: columns of the terminal; at least `MIN_WIDTH` are used.
         color: whether to colour the words of `STYLES`; they say the same without it.
+        plain: whether only ASCII may be drawn.
     """
 
-    def __init__(self, width: int, *, color: bool = False) -> None:
+    def __init__(self, width: int, *, color: bool = False, plain: bool = False) -> None:
         self._text = io.StringIO()
+        self._plain = plain
         self._console = Console(
             file=self._text,
             width=max(width, MIN_WIDTH),
@@ -45,31 +49,38 @@ class Screen:
         )
 
     def line(self, text: str) -> None:
-        """Add text; its lines are never folded."""
-        self._console.print(shown(text), soft_wrap=True)
+        """Add text; its lines are never folded. A verdict that a line begins with has its colour."""
+        line = shown(text)
+        for outcome, style in STYLES.items():
+            if text.startswith(outcome):
+                line.stylize(style, 0, len(outcome))
+        self._console.print(line, soft_wrap=True)
 
-    def table(
-        self,
-        columns: Iterable[str],
-        rows: Iterable[Iterable[str]],
-        *,
-        left: Collection[str] = (),
-        whole: Collection[str] = (),
-    ) -> None:
-        """Add a table; the columns `left` are set to the left, and the columns `whole` are folded last."""
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-        for name in columns:
-            side: Literal["left", "right"] = "left" if name in left else "right"
-            table.add_column(Text(name), justify=side, overflow="fold", no_wrap=name in whole)
-        for row in rows:
-            table.add_row(*(shown(field, STYLES) for field in row))
-        self._console.print(table)
+    def table(self, table: Table) -> None:
+        """Add a table; the columns that are numbers are set to the right, others are folded last."""
+        rich = RichTable(box=box.ASCII if self._plain else box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+        for name in table.columns:
+            number = name in table.numbers
+            whole = not number and name not in table.long
+            rich.add_column(Text(name), justify="right" if number else "left", overflow="fold", no_wrap=whole)
+        bars = {at: self._bars(table, at) for at in table.drawn}
+        for row in table.rows:
+            fields = (next(bars[at]) if at in bars else str(value) for at, value in enumerate(row))
+            rich.add_row(*(shown(field, styled=True) for field in fields))
+        self._console.print(rich)
+        if table.dropped:
+            self.line(f"and {table.dropped} more; record.json has them")
+
+    def _bars(self, table: Table, at: int) -> Iterator[str]:
+        spans = [value.spans[0] if isinstance(value := row[at], Drawn) and value.spans else None for row in table.rows]
+        return intervals(spans, table.rules, plain=self._plain)
 
     def text(self) -> str:
         """Return everything so far."""
-        return self._text.getvalue()
+        text = self._text.getvalue()
+        return text.translate(ASCII) if self._plain else text
 
 
-def shown(text: str, styles: Mapping[str, str] = {}) -> Text:
+def shown(text: str, *, styled: bool = False) -> Text:
     """Return plain text, in which nothing steers the terminal."""
-    return Text(legible(text), style=styles.get(text, ""))
+    return Text(legible(text), style=STYLES.get(text, "") if styled else "")

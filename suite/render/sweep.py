@@ -1,4 +1,4 @@
-"""A sweep as one table, in the terminal, and as a page with the table and accuracy over learning rate."""
+"""A sweep as a document: accuracy over learning rate, and a table of every setting."""
 
 from __future__ import annotations
 
@@ -7,32 +7,38 @@ from statistics import fmean, median, stdev
 
 from suite.plan.cells import short
 from suite.records.sweep import Sweep
+from suite.render.characters import sparkline
+from suite.render.document import (
+    MAX_SERIES,
+    Axis,
+    Chart,
+    Document,
+    First,
+    Point,
+    Section,
+    Series,
+    Table,
+    Text,
+)
 from suite.render.figures import commit, plural, versions
-from suite.render.html.chart import MAX_SERIES, Axis, Chart, Point, Series, figure
-from suite.render.html.environment import bounded, page
-from suite.render.screen import Screen
-from suite.render.sparkline import sparkline
 
 
-def terminal(sweep: Sweep, epochs: Sequence[int], width: int) -> str:
-    """Return the table for a terminal of `width` columns, with accuracy after each of these epochs."""
-    screen, columns = Screen(width), _columns(epochs)
-    screen.table(columns, _rows(sweep, epochs), left=("rule", "mean curve"), whole=columns)
-    screen.line("\n".join(remarks(sweep)))
-    return screen.text()
-
-
-def to_html(sweep: Sweep, epochs: Sequence[int]) -> str:
-    """Return the same as one self-contained page with its picture."""
-    rows, machine, code = list(_rows(sweep, epochs)), sweep.machine, sweep.environment
-    return page(
-        "sweep.html.j2",
-        name=f"{short(sweep.trainer)}, {sweep.workload.name} on {sweep.dataset}",
-        chart=figure(_chart(sweep)),
-        columns=_columns(epochs),
-        rows=bounded(rows, len(rows)),
-        remarks=remarks(sweep),
-        where=f"{machine.cpu_model} ({machine.key}). {versions(code.versions)}. Commit {commit(code)}.",
+def document(sweep: Sweep, epochs: Sequence[int]) -> Document:
+    """Return a sweep as a page, with accuracy after each of these epochs."""
+    machine, code = sweep.machine, sweep.environment
+    columns = _columns(epochs)
+    table = Table.of(
+        "Accuracy by setting", columns, _rows(sweep, epochs), total=len(sweep.settings), numbers=columns[:3]
+    )
+    legend = Text(
+        "Mean ± SD over seeds. A rule is named where it makes this rate of the recipe's for one device.", muted=True
+    )
+    name = f"Sweep: {short(sweep.trainer)}, {sweep.workload.name} on {sweep.dataset}"
+    return Document(
+        name,
+        First("", name, pictures=(_chart(sweep),), notes=tuple(remarks(sweep))),
+        (Section("nets", "Every setting", (table, legend)),),
+        f"{machine.cpu_model} ({machine.key}). {versions(code.versions)}. Commit {commit(code)}.",
     )
 
 

@@ -200,8 +200,8 @@ def _check_machine(
         against="accepted runs of this host",
         outcome=verdict.outcome,
         reason="; ".join(filter(None, why)),
+        kind=verdict.why.kind,
         counts=fails,
-        widened=verdict.widened,
     )
 
 

@@ -184,6 +184,7 @@ def judged(run: Observations, pair: Arm, comparisons: int) -> record.CheckRecord
         against=against,
         outcome=verdict.outcome,
         reason=verdict.reason,
+        kind=verdict.why.kind,
         counts=verdict.outcome is Outcome.FAIL or len(both) >= recipe.seed_pairs,
     )
 

@@ -101,6 +101,7 @@ class _Campaign:
         self._forecast_s = 0.0  # of the last session
         self._shown = forecast.Shown()
         self._comparing = True
+        self._open: int | None = None  # cells that are not decided
         rng = random.Random(run.plan.seed)
         self._sessions = collaborators.sessions(run, sides.pools, rng, meter, self._left_s, self._say_left)
         self._lengths = forecast.Lengths(run, sides, self._sessions)
@@ -285,6 +286,8 @@ class _Campaign:
             number = len(run.sessions)
             of_figures = not run.comparison.bases or self._of_figures is None or number < self._of_figures
             chosen = [cell for cell in run.plan.cells if self._wants_time(cell, of_figures=of_figures)]
+            if run.comparison.bases and number:
+                self._open = len(chosen)
             units, beside = self._units(chosen), [*(on_one if of_figures else ()), *self._on_one(chosen)]
             over = run.planned and number >= run.planned
             to_load_s = self._sides.next_load_s - self._sides.loading_s  # more than sessions share, or less
@@ -476,7 +479,9 @@ class _Campaign:
         if run.planned and self._comparing and not fills_budget:
             planned_s = (run.planned - len(run.sessions)) * run.session_s + collectives.cost_s(run.plan)
             left_s = min(left_s, planned_s) if self._session_plan.keeps_budget else planned_s
-        self._say(f"{what}; {f'at most {left_s / 60:.1f} min left' if left_s > 0 else 'past the budget'}")
+        left, every = f"at most {left_s / 60:.1f} min left" if left_s > 0 else "past the budget", len(run.plan.cells)
+        decided = "" if self._open is None else f"{every - self._open} of {plural(every, 'cell')} decided; "
+        self._say(f"{what}; {decided}{left}")
 
 
 def _note(run: Observations, say: Say, line: str) -> None:

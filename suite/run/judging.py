@@ -29,6 +29,7 @@ from suite.verdict import GRAVEST_FIRST, Outcome, Verdict, metrics
 from suite.verdict.floor import floor
 from suite.verdict.metrics import Interval
 from suite.verdict.outcome import ALPHA_WARN
+from suite.verdict.reasons import Reason
 from suite.verdict.tail import Tail, tail
 
 RULE_AGAINST: dict[Side, str] = {"base": "time", "pinned": "drift"}
@@ -148,7 +149,7 @@ def warning(run: Observations, cell: Cell) -> str:
 
 def widened(run: Observations, cell: Cell) -> str:
     """Return in words that the accepted commit's efficiency fell, and its step is not clearly longer; else ""."""
-    return next((check.reason for check in run.stored.get(cell, ()) if check.widened), "")
+    return next((check.reason for check in run.stored.get(cell, ()) if check.kind == "gap widened"), "")
 
 
 def slow_tail(run: Observations, cell: Cell) -> Tail | None:
@@ -160,26 +161,23 @@ def slow_tail(run: Observations, cell: Cell) -> Tail | None:
     return tail(samples.windows(run, arms["candidate"], arms["base"]), len(judged))
 
 
-def _of_base(run: Observations, side: Side, outcome: Outcome, reason: str, ratio: Interval | None) -> CheckRecord:
+def _of_base(run: Observations, side: Side, outcome: Outcome, why: Reason, ratio: Interval | None) -> CheckRecord:
     """Return a check of a cell's time against a base in the run."""
-    label = run.comparison.bases[side].label
-    return CheckRecord(rule=RULE_AGAINST[side], against=label, outcome=outcome, reason=reason, ratio=ratio)
+    rule, label = RULE_AGAINST[side], run.comparison.bases[side].label
+    return CheckRecord(rule=rule, against=label, outcome=outcome, reason=str(why), kind=why.kind, ratio=ratio)
 
 
 def _time(run: Observations, cell: Cell, side: Side) -> CheckRecord:
     judged = against(run, cell, side)
-    return _of_base(run, side, judged.outcome, judged.reason, judged.ratio)
+    return _of_base(run, side, judged.outcome, judged.why, judged.ratio)
 
 
 def _left(run: Observations, cell: Cell, side: Side) -> CheckRecord:
     seen, needed = against(run, cell, side), run.comparison.left[cell]
-    more_s = None if needed is None else (needed - LEAVE_AFTER) * run.session_s
-    remedy = "a quieter machine" if more_s is None else f"about {more_s / 60:.1f} more minutes"
-    reason = (
-        f"too noisy for this budget: it needs {remedy}, and left its time to other cells after {LEAVE_AFTER} "
-        "sessions; raise --scaling-budget, or select it alone (-k)"
-    )
-    return _of_base(run, side, Outcome.INCONCLUSIVE, reason, seen.ratio)
+    of = {"sessions": float(LEAVE_AFTER)}
+    if needed is not None:
+        of["more_s"] = (needed - LEAVE_AFTER) * run.session_s
+    return _of_base(run, side, Outcome.INCONCLUSIVE, Reason("left", of), seen.ratio)
 
 
 def _over_budget(run: Observations, cell: Cell) -> CheckRecord:
@@ -187,11 +185,9 @@ def _over_budget(run: Observations, cell: Cell) -> CheckRecord:
     side = list(arms)[1]  # the newest commit, or the pinned one where it is alone
     judged, left_out = len(run.comparison.judged), len(run.comparison.over_budget)
     seen = against(run, cell, side).ratio if cell in run.comparison.cells and arms[side] not in run.lost else None
-    reason = (
-        f"not judged: budget; {run.plan.config.budget.seconds:.0f} s are spent on {judged} of {judged + left_out} "
-        f"cells{run.comparison.room}: raise --scaling-budget, or select fewer cells"
-    )
-    return _of_base(run, side, Outcome.INCONCLUSIVE, reason, seen)
+    of = {"budget_s": run.plan.config.budget.seconds, "judged": judged, "cells": judged + left_out}
+    why = Reason("over budget", of, {"room": run.comparison.room})
+    return _of_base(run, side, Outcome.INCONCLUSIVE, why, seen)
 
 
 def _floor(run: Observations, cell: Cell) -> CheckRecord:
@@ -201,9 +197,8 @@ def _floor(run: Observations, cell: Cell) -> CheckRecord:
     judged = floor(logs, minimum, kept.comparisons, kept.planned, kept.tolerance)
     reason = judged.reason
     if judged.outcome is Outcome.INCONCLUSIVE:
-        more_s = kept.more_s(judged.lacking)
-        enough = f"add {math.ceil(more_s)} s to the budget, or use" if math.isfinite(more_s) else "it takes"
-        reason += f"; {enough} a quieter machine or a larger tolerance"
+        reason = str(judged.why._replace(numbers={**judged.why.numbers, "more_s": kept.more_s(judged.lacking)}))
         if failed := run.lost.get(own.on_one):
             reason = f"efficiency: its one-device arm failed: {failed.cause}"
-    return CheckRecord(rule="floor", against=f"efficiency {minimum:g}", outcome=judged.outcome, reason=reason)
+    against = f"efficiency {minimum:g}"
+    return CheckRecord(rule="floor", against=against, outcome=judged.outcome, reason=reason, kind=judged.why.kind)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from suite.processes.answers import Epoch
 from suite.processes.jobs import Job, TrainingRecipe
-from suite.render.sparkline import sparkline
+from suite.render.characters import sparkline
 from suite.run.plan import FIRST_STEP_TIMEOUT_S
 from suite.run.session import Say
 

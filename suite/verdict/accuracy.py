@@ -34,7 +34,8 @@ from collections.abc import Sequence
 from statistics import NormalDist
 
 from suite.verdict.metrics import mean_and_standard_error, observations_needed, t_quantile
-from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, CONFIDENCE, Outcome, Verdict
+from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome, Verdict
+from suite.verdict.reasons import Reason
 
 MARGIN = 0.05
 SEED_PAIRS = 6
@@ -79,9 +80,7 @@ def noninferiority(
         if not all(0 <= accuracy <= 1 for accuracy in pair):
             raise ValueError(f"accuracies of seed pair {number} are {pair}: each must be a share from 0 to 1")
     if not pairs:
-        return Verdict(
-            Outcome.INCONCLUSIVE, f"no seed was trained on 1 and on k devices: train {SEED_PAIRS} seeds on both"
-        )
+        return Verdict(Outcome.INCONCLUSIVE, Reason("no seeds", {"needed": SEED_PAIRS}))
     differences = [many - one for one, many in pairs]
     n = len(differences)
     if n == 1:
@@ -94,29 +93,25 @@ def noninferiority(
         least = seed_sd if test_samples is None else math.sqrt(abs(mean) * test_samples + 1) / test_samples
         sd = max(error * math.sqrt(n), least)
         fail_half, pass_half = _half_width(n, sd, ALPHA_FAIL / comparisons), _half_width(n, sd, ALPHA_PASS)
-    text = f"accuracy {_signed(mean)} than {than} over {n} seed pair{'s'[: n > 1]}"
+    of, names = {"mean": mean, "pairs": n}, {"than": than}
     if mean + fail_half < 0 and mean <= -margin / 2:
-        return Verdict(Outcome.FAIL, f"{text}, at least {_signed(mean + fail_half)} {CONFIDENCE}")
+        found = {**of, "bound": mean + fail_half, "confidence": 1 - ALPHA_FAIL}
+        return Verdict(Outcome.FAIL, Reason("less accurate", found, names))
     if mean - pass_half > -margin:
-        return Verdict(Outcome.PASS, f"{text}, at worst {_signed(mean - pass_half)} (margin {margin:g})")
+        found = {**of, "bound": mean - pass_half, "margin": margin}
+        return Verdict(Outcome.PASS, Reason("as accurate", found, names))
     towards_fail = mean <= -margin / 2
     distance, alpha = (-mean, ALPHA_FAIL / comparisons) if towards_fail else (margin + mean, ALPHA_PASS)
     needed = observations_needed(n, lambda count: _half_width(count, sd, alpha) < distance)
-    advice = "more seed pairs than is sensible" if needed is None else f"about {needed - n} more seed pairs"
+    advice: dict[str, float] = {} if needed is None else {"more": needed - n}
     if n == 1:
-        reason = f"{text}; one pair shows no spread, and pairs are assumed to differ by {seed_sd:g}: it needs {advice}"
-        return Verdict(Outcome.INCONCLUSIVE, reason)
+        return Verdict(Outcome.INCONCLUSIVE, Reason("one seed pair", {**of, **advice, "seed_sd": seed_sd}, names))
     reachable = math.ceil(100 * (pass_half - mean)) / 100
     if reachable < 1:
-        advice += f", or a margin of {reachable:.2f}"
-    possible = f"anything from {_signed(mean - pass_half)} to {_signed(mean + fail_half)} is possible"
-    return Verdict(Outcome.INCONCLUSIVE, f"{text}, and {possible}: it needs {advice}")
+        advice["margin"] = reachable
+    ends = {"low": mean - pass_half, "high": mean + fail_half}
+    return Verdict(Outcome.INCONCLUSIVE, Reason("accuracy undecided", {**of, **ends, **advice}, names))
 
 
 def _half_width(n: int, sd: float, alpha: float) -> float:
     return t_quantile(n - 1, 1 - alpha) * sd / math.sqrt(n)
-
-
-def _signed(difference: float) -> str:
-    """Return a difference of accuracies in words: '0.012 lower'."""
-    return f"{abs(difference):.3f} {'lower' if difference < 0 else 'higher'}"

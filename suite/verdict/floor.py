@@ -15,8 +15,9 @@ import math
 from collections.abc import Sequence
 
 from suite.verdict.metrics import from_logs, mean_and_standard_error, observations_needed, t_quantile
-from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, CONFIDENCE, Outcome, Verdict
+from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome, Verdict
 from suite.verdict.paired import FIRST_LOOK, spending
+from suite.verdict.reasons import Reason
 
 RUN_SD = 0.02  # of ln E between runs of equal code on one machine, assumed
 
@@ -36,7 +37,7 @@ def floor(logs: Sequence[float], minimum: float, comparisons: int, planned: int,
         they are planned or not.
     """
     if len(logs) < FIRST_LOOK:
-        few = f"efficiency: {len(logs)} session(s) measured, a floor of {minimum:.2f} needs {FIRST_LOOK}"
+        few = Reason("few sessions for a floor", {"sessions": len(logs), "floor": minimum, "needed": FIRST_LOOK})
         return Verdict(Outcome.INCONCLUSIVE, few, lacking=FIRST_LOOK + 1 - len(logs))
     margin, alpha_fail = math.log1p(tolerance), ALPHA_FAIL / comparisons
     suspicious = crossing = False
@@ -44,20 +45,21 @@ def floor(logs: Sequence[float], minimum: float, comparisons: int, planned: int,
         seen, share = logs[:count], spending(count, planned)
         mean, error = mean_and_standard_error([math.log(minimum) - value for value in seen])
         variance, shown, large = error**2 * count, from_logs(seen), mean >= margin / 2
-        text = f"efficiency {shown.estimate:.2f} [{shown.low:.2f}, {shown.high:.2f}], floor {minimum:.2f}"
+        of = {"efficiency": shown.estimate, "low": shown.low or 0.0, "high": shown.high or 0.0, "floor": minimum}
+        of["tolerance"] = tolerance
         crossing = large and mean > _half_width(variance, count, alpha_fail * share)
         if crossing and suspicious:
-            return Verdict(Outcome.FAIL, f"{text}: below it {CONFIDENCE}")
+            return Verdict(Outcome.FAIL, Reason("below the floor", {**of, "confidence": 1 - ALPHA_FAIL}))
         if not large and mean + _half_width(variance, count, ALPHA_PASS * share) < margin:
-            return Verdict(Outcome.PASS, f"{text}: not below it by {tolerance:.0%} or more")
+            return Verdict(Outcome.PASS, Reason("above the floor", of))
         # Suspicion alone spends no error.
         suspicious = suspicious or (large and mean > _half_width(variance, count, alpha_fail))
     decisions = [(margin - mean, ALPHA_PASS), *([(mean, alpha_fail)] if large else [])]
     needed = observations_needed(
         len(logs), lambda n: any(_half_width(variance, n, alpha * spending(n, n)) < away for away, alpha in decisions)
     )
-    text += ": below it, unconfirmed" if crossing else f": neither below it nor above {minimum / (1 + tolerance):.2f}"
-    return Verdict(Outcome.INCONCLUSIVE, text, lacking=math.inf if needed is None else needed - len(logs))
+    why = Reason("floor unconfirmed" if crossing else "floor undecided", of)
+    return Verdict(Outcome.INCONCLUSIVE, why, lacking=math.inf if needed is None else needed - len(logs))
 
 
 def _half_width(variance: float, sessions: int, alpha: float) -> float:

@@ -33,8 +33,9 @@ from statistics import fmean
 
 from suite.verdict.diagnose import outdone, supported
 from suite.verdict.metrics import Interval, difference, mean_and_standard_error, t_quantile
-from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, CONFIDENCE, Outcome, Verdict
+from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome, Verdict
 from suite.verdict.paired import FIRST_LOOK
+from suite.verdict.reasons import Reason
 from suite.verdict.stored import ENOUGH_RUNS, MIN_BASELINE_RUNS, Run
 
 
@@ -64,15 +65,11 @@ def machine(
     efficiencies, times = [efficiency for _, efficiency in known], [run.log_t for run, _ in known]
     runs, sessions = len(known), len(log_efficiencies)
     if runs < ENOUGH_RUNS:
-        return Verdict(
-            Outcome.INCONCLUSIVE,
-            f"{runs} accepted run(s) of this host, an hour or more apart, have it: {ENOUGH_RUNS} are needed",
-        )
+        return Verdict(Outcome.INCONCLUSIVE, Reason("few accepted runs", {"runs": runs, "needed": ENOUGH_RUNS}))
     if sessions < FIRST_LOOK:
         return Verdict(
             Outcome.INCONCLUSIVE,
-            f"the accepted commit was measured on one device and on several in {sessions} session(s) of this run: "
-            f"{FIRST_LOOK} are needed",
+            Reason("few sessions of the accepted commit", {"sessions": sessions, "needed": FIRST_LOOK}),
         )
     usual, usual_error = mean_and_standard_error(efficiencies)
     now, error = mean_and_standard_error(log_efficiencies)
@@ -80,33 +77,22 @@ def machine(
     fewer = max(1.0, fmean(run.sessions for run, _ in known) / sessions)
     single, df = max((usual_error**2 * runs * fewer, runs - 1), (error**2, sessions - 1))
     spread = math.sqrt(single + usual_error**2)
-    had = f"{math.exp(min(efficiencies)):.2f} to {math.exp(max(efficiencies)):.2f} in {runs} accepted runs"
-    said = f"the accepted commit has efficiency {math.exp(now):.2f}, and had {had}"
+    of = {"efficiency": math.exp(now), "runs": runs, "least": math.exp(min(efficiencies))}
+    of["most"] = math.exp(max(efficiencies))
     low = shortfall - t_quantile(df, 1 - ALPHA_FAIL / comparisons) * spread
     if low > 0 and shortfall >= margin / 2:
         longer = log_t - fmean(times)
         if longer < margin / 2:
-            why = f"gap widened, nothing slower: {said}, and its step on several devices is not clearly longer"
-            return Verdict(Outcome.PASS, why, widened=True)
+            return Verdict(Outcome.PASS, Reason("gap widened", of))
         if changed and longer <= _by_chance(times, ALPHA_FAIL / comparisons):
-            return Verdict(
-                Outcome.INCONCLUSIVE,
-                f"{said}: accepted runs differ too much to show whether its step on several devices is longer, or only "
-                "one device became faster; accept a run with today's versions, or repeat this one with those of before",
-            )
-        return Verdict(
-            Outcome.FAIL, f"the machine, not the code: {said}: at least {-math.expm1(-low):.1%} less {CONFIDENCE}"
-        )
+            return Verdict(Outcome.INCONCLUSIVE, Reason("accepted runs differ", of))
+        found = {**of, "less": -math.expm1(-low), "confidence": 1 - ALPHA_FAIL}
+        return Verdict(Outcome.FAIL, Reason("machine worse", found))
     high = shortfall + t_quantile(df, 1 - ALPHA_PASS) * spread
     if high < margin:
-        return Verdict(Outcome.PASS, said)
+        return Verdict(Outcome.PASS, Reason("machine unchanged", of))
     wider = math.ceil(100 * math.expm1(high)) / 100
-    tolerance_too = f", or a tolerance of {wider:.0%}" if wider <= 1 else ""
-    return Verdict(
-        Outcome.INCONCLUSIVE,
-        f"{said}: neither clearly equal nor clearly less, because runs differ that much: it needs more accepted runs, "
-        f"each an hour or more after the one before, a quieter machine{tolerance_too}",
-    )
+    return Verdict(Outcome.INCONCLUSIVE, Reason("machine undecided", {**of, "tolerance": wider} if wider <= 1 else of))
 
 
 def cause(now: Mapping[str, Interval], dfs: Sequence[float], accepted: Sequence[Mapping[str, float]]) -> str:

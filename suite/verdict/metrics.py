@@ -36,9 +36,6 @@ class Interval:
         return Interval(math.exp(self.estimate), low, high)
 
 
-Bounds = Interval  # the renderers' name of it
-
-
 @functools.lru_cache(maxsize=4096)
 def t_quantile(df: float, probability: float) -> float:
     """Return the quantile of Student's t distribution; infinite at a probability of 1."""

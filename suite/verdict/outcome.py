@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 
 from suite.verdict.metrics import Interval
+from suite.verdict.reasons import Reason, sentence
 
 ALPHA_FAIL = 0.01  # P(any FAIL | nothing is slower) of a whole run: split over everything in it that can fail
 ALPHA_PASS = 0.05  # P(PASS | slower by the tolerance or more) of each comparison
@@ -30,23 +30,19 @@ GRAVEST_FIRST = (Outcome.FAIL, Outcome.ERROR, Outcome.INCONCLUSIVE, Outcome.NO_B
 
 @dataclass(frozen=True)
 class Verdict:
-    """An outcome, one sentence that says why, and the slowdown t_candidate / t_base where there is one.
+    """An outcome, why it is that, and the slowdown t_candidate / t_base where there is one.
 
     Attributes:
-        widened: whether an efficiency fell and nothing became slower, for a PASS with a warning.
         lacking: how many more of the planned sessions would decide an INCONCLUSIVE if they showed the same; infinite
             where all of them would not.
     """
 
     outcome: Outcome
-    reason: str
+    why: Reason
     ratio: Interval | None = None
     lacking: float = 0
-    widened: bool = False
 
-
-def percent(delta: float) -> str:
-    """Return a log ratio of times in words: '4.9% slower'."""
-    if abs(delta) > math.log(10):
-        return f"over ten times {'slower' if delta > 0 else 'faster'}"
-    return f"{abs(math.expm1(delta)):.1%} {'slower' if delta >= 0 else 'faster'}"
+    @property
+    def reason(self) -> str:
+        """Why, in one sentence."""
+        return sentence(self.why)

@@ -26,7 +26,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 from suite.verdict.metrics import Interval, from_logs, from_values, observations_needed, t_quantile
-from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, CONFIDENCE, Outcome, Verdict, percent
+from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome, Verdict
+from suite.verdict.reasons import Reason
 from suite.verdict.spread import Estimate, Learned, Middle, estimate
 
 # Sessions; two of processes that have two speeds are too often alike, whatever was learned. They are also enough for a
@@ -118,8 +119,7 @@ def paired(
         more = FIRST_LOOK + 1 - len(middles)
         return Verdict(
             Outcome.INCONCLUSIVE,
-            f"{len(middles)} session(s) measured, {FIRST_LOOK} are needed for a decision: raise the budget by about "
-            f"{math.ceil(terms.more_s(more))} s",
+            Reason("few sessions", {"sessions": len(middles), "needed": FIRST_LOOK, "more_s": terms.more_s(more)}),
             ratio,
             more,
         )
@@ -129,40 +129,36 @@ def paired(
         beside = _until(sessions, peers)
         least_fail = 0 if beside else fewest_alone(ALPHA_FAIL / terms.alone)
         delta = estimate(middles[:sessions], learned, beside)
-        slower = f"{percent(delta.mean)} than the base"
         share = spending(sessions, planned)
         low, high = _bound(delta, -1, alpha_fail * share), _bound(delta, 1, ALPHA_PASS * share)
         crossing = low > 0 and delta.mean >= margin / 2
         # The bound of an early look without a calibration is wide, and suspicion alone spends no error.
         alarming = crossing if learned else _bound(delta, -1, SUSPICION * alpha_fail) > 0 and delta.mean >= margin / 2
         if crossing and suspicious and sessions >= least_fail:
-            reason = f"{slower}, at least {percent(low)} {CONFIDENCE}"
-            return Verdict(Outcome.FAIL, reason, _ratio(middles[:sessions]))
+            why = Reason("slower", {"delta": delta.mean, "low": low, "confidence": 1 - ALPHA_FAIL})
+            return Verdict(Outcome.FAIL, why, _ratio(middles[:sessions]))
         settled = sessions >= planned or _bound(delta, 1, SETTLED) < margin / 2
         average = fmean(m.value if m.average is None else m.average for m in middles[:sessions])
         fast = high < margin and delta.mean < margin / 2
         uneven = fast and average >= UNEVEN * margin
         if fast and not uneven and settled:
-            reason = f"{slower}, at {'most' if high >= 0 else 'least'} {percent(high)} (after {sessions} sessions)"
-            return Verdict(Outcome.PASS, reason, _ratio(middles[:sessions]))
+            why = Reason("not slower", {"delta": delta.mean, "high": high, "sessions": sessions})
+            return Verdict(Outcome.PASS, why, _ratio(middles[:sessions]))
         suspicious = suspicious or alarming
-    if crossing:
-        possible = f"at least {percent(low)}, which fresh sessions have to confirm"
-    else:
-        shown = from_values([middle.value for middle in middles])  # as in the table; the bounds of decisions are wider
-        possible = f"and anything from {percent(shown.low or 0.0)} to {percent(shown.high or 0.0)} (95 %) is possible"
     nearest = (
         _Decision(delta.mean, alpha_fail, least_fail)
         if delta.mean > margin / 2
         else _Decision(margin - delta.mean, ALPHA_PASS, 0)
     )
-    advice = _advice(delta, terms, nearest)
-    reason = f"{slower}, {possible}: {advice}"
     if uneven:
-        reason = (
-            f"{slower} by the faster half of its windows, but {percent(average)} by all of them: some steps are slower"
-        )
-    return Verdict(Outcome.INCONCLUSIVE, reason, ratio, _lacking(delta, nearest, planned))
+        why = Reason("uneven", {"delta": delta.mean, "average": average})
+    elif crossing:
+        why = Reason("unconfirmed", {"delta": delta.mean, "low": low, **_advice(delta, terms, nearest)})
+    else:
+        shown = from_values([middle.value for middle in middles])  # as in the table; the bounds of decisions are wider
+        ends = {"low": shown.low or 0.0, "high": shown.high or 0.0}
+        why = Reason("undecided", {"delta": delta.mean, **ends, **_advice(delta, terms, nearest)})
+    return Verdict(Outcome.INCONCLUSIVE, why, ratio, _lacking(delta, nearest, planned))
 
 
 def _until(sessions: int, peers: Sequence[Sequence[float | None]]) -> list[list[float]]:
@@ -216,21 +212,19 @@ def _lacking(delta: Estimate, nearest: _Decision, planned: int) -> float:
     return next(enough, math.inf) - delta.sessions
 
 
-def _advice(delta: Estimate, terms: Terms, nearest: _Decision) -> str:
-    """Return what would decide: time for the nearest decision, less noise, or a tolerance that would be a PASS."""
+def _advice(delta: Estimate, terms: Terms, nearest: _Decision) -> dict[str, float]:
+    """Return what would decide beside less noise: seconds to the nearest decision, a tolerance that would be a PASS."""
     enough = observations_needed(
         delta.sessions, lambda n: n >= nearest.least and _half(delta, n, nearest.alpha * _of_last(n)) < nearest.distance
     )
-    minutes = "more time than is sensible"
-    if enough is not None:
-        minutes = f"about {terms.more_s(enough - delta.sessions) / 60:.1f} more minutes"
+    found = {} if enough is None else {"more_s": terms.more_s(enough - delta.sessions)}
     # A PASS needs both: the bound below ln(1 + m), and the estimate below half of it.
     half = _half(delta, delta.sessions, ALPHA_PASS * _of_last(delta.sessions))
     upper = max(max(delta.mean, 0) + half, 2 * delta.mean)
     wider = math.ceil(100 * math.expm1(upper)) / 100
     if not terms.tolerance < wider <= 1:  # more than --scaling-tolerance may be, or time alone is missing
-        return f"it needs {minutes}, or a quieter machine"
-    return f"it needs {minutes}, a quieter machine, or a tolerance of {wider:.0%}"
+        return found
+    return {**found, "tolerance": wider}
 
 
 def _half(delta: Estimate, sessions: int, alpha: float) -> float:

@@ -21,7 +21,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from suite.verdict.metrics import Interval, t_quantile
-from suite.verdict.outcome import percent
+from suite.verdict.reasons import percent
 
 MIN_BASELINE_RUNS = 3  # how runs differ from one another is estimated from them, and two give no usable estimate
 

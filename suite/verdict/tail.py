@@ -24,8 +24,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from suite.verdict.metrics import Interval, faster_half, half_of, t_quantile, winsorised
-from suite.verdict.outcome import ALPHA_WARN, CONFIDENCE, WORTH, percent
+from suite.verdict.outcome import ALPHA_WARN, CONFIDENCE, WORTH
 from suite.verdict.paired import FIRST_LOOK
+from suite.verdict.reasons import percent
 from suite.verdict.spread import Learned, Middle, Windows, estimate
 
 SLOWEST = 10  # the slowest tenth is described

@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -16,13 +17,15 @@ from suite.cli import compare
 from suite.cli import render as render_command
 from suite.records import files
 from suite.records.record import Record
-from suite.render import sweep
+from suite.render import html, sweep
+from suite.render.pages import write_index, write_run
 from tests.support import records, sweeps
 from tests.support.watched import Watched
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # A sandbox needs user namespaces, which root and containers often do not have. The pages are our own.
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
+AXE = "SCALING_NODE_MODULES"
 REQUIRED = "SCALING_BROWSER_REQUIRED"  # when set, a missing browser fails the tests
 
 
@@ -58,6 +61,15 @@ def watched(browser: Any) -> Iterator[Watched]:
 
 
 @pytest.fixture(scope="session")
+def axe() -> str:
+    """The source of axe-core, from the folder that tox has npm install it into."""
+    path = Path(os.environ.get(AXE, "node_modules")) / "axe-core" / "axe.min.js"
+    if not path.is_file():
+        _missing(f"there is no axe-core in {path.parent}")
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
 def pages(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Make a report, the machine's history and a comparison by the commands, and the page of a sweep."""
     reports = tmp_path_factory.mktemp("reports")
@@ -74,9 +86,31 @@ def pages(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     machine = reports / before.machine.key
     trained = sweeps.sweep(lambda setting, seed: 0.8 + setting.lr * seed / 10)
     files.write_atomically(machine / "sweeps" / "sweep.json", trained.model_dump_json())
-    files.write_atomically(machine / "sweeps" / "sweep.html", sweep.to_html(trained, [1, sweeps.EPOCHS]))
-    pages = {"report": folders[1] / "report.html", "index": machine / "index.html", "compare": comparison}
-    return {**pages, "sweep": machine / "sweeps" / "sweep.html"}
+    files.write_atomically(
+        machine / "sweeps" / "sweep.html",
+        html.write(sweep.document(trained, [1, sweeps.EPOCHS]), (("sweep.json", "sweep.json"),)),
+    )
+    made = {"report": folders[1] / "report.html", "index": machine / "index.html", "compare": comparison}
+    return {**made, "sweep": machine / "sweeps" / "sweep.html"}
+
+
+@pytest.fixture(scope="session")
+def many(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Make the history of a thousand runs of twelve cells, and the report of a run of two hundred cells."""
+    reports = tmp_path_factory.mktemp("many")
+    cells = records.matrix(trainers=("ddp", "scratch", "data_parallel"))
+    kept = []
+    for number in range(1000):
+        began = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=8 * number)
+        environment = {"versions": {"torch": f"2.{number // 250}"}, "commit": f"{number:07x}", "dirty": False}
+        run = {"run_id": f"{began:%Y%m%dT%H%M%SZ}-x", "started_utc": began.isoformat(), "environment": environment}
+        kept.append(records.make(**run, cells=cells))
+    machine = records.keep(reports, *kept)
+    trainers = [f"trainer{number}" for number in range(50)]
+    wide = records.matrix(trainers=trainers, slowdown=records.interval(1.0), waterfalls=[records.waterfall()])
+    folder = machine / "runs" / kept[-1].run_id
+    write_run(folder, records.make(cells=wide, against="main"), None)
+    return {"index": write_index(machine), "report": folder / "report.html"}
 
 
 def _run(run_id: str, one_device_s: float) -> Record:

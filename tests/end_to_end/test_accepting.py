@@ -23,7 +23,7 @@ def test_gradients_that_fail_after_the_measurement_keep_it_from_the_baseline(pro
     assert result.ret == 1
     assert accepted(project) == 0
     assert [record.checks_to_come for record in project.records()] == [1]
-    result.stdout.fnmatch_lines(["Is it right?  This run goes on with 1 check of correctness; *"])
+    result.stdout.fnmatch_lines(["Right?     This run goes on with 1 check of correctness; *"])
 
 
 @pytest.mark.nightly

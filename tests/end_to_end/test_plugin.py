@@ -30,8 +30,9 @@ def test_a_first_run(project: Project) -> None:
     result.stdout.fnmatch_lines(
         [
             "*benchmark 'scaling: *",
-            " scratch tiny strong *2 *",
+            "tiny runs * times as fast on 2 devices as the plain trainer on one",
             "NO BASELINE: 4 cells; *",
+            " scratch tiny strong *2 *",
             "report: *",
             "accepted as baseline (1 run(s))*",
         ]

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from suite.plan.cells import Arm, Cell
-from suite.records.record import CellRecord, IntervalRecord, Timing, Window
+from suite.records.record import CellRecord, Timing, Window
 from suite.run import results
 from suite.run.observations import Comparison, Observations, Session
+from suite.verdict.metrics import Interval
 from tests.support.measurements import (
     AGAINST,
     BUSY,
@@ -88,5 +89,5 @@ def of_cell(cell: CellRecord) -> dict[str, Any]:
     return {"outcome": cell.outcome.value, "checks": checks, **figures}
 
 
-def _ends(figure: IntervalRecord | None) -> list[float | None] | None:
+def _ends(figure: Interval | None) -> list[float | None] | None:
     return figure and [figure.estimate, figure.low, figure.high]

@@ -39,8 +39,9 @@ def test_a_frozen_trainer_ends_at_its_deadline_with_all_its_stacks(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The interpreter runs no more Python, so faulthandler answers the signal in C."""
-    monkeypatch.setattr("suite.checks.bench.HANG_S", 2.0)
-    failure = bench.search(f"{trainers_under_test.__file__}:Freezes", "gradient", examples=1).failure
+    for deadline in ("HANG_S", "HANG_AGAIN_S"):
+        monkeypatch.setattr(f"suite.checks.bench.{deadline}", 2.0)
+    failure = bench.search(f"{trainers_under_test.__name__}:Freezes", "gradient", examples=1).failure
     assert "rank 0: no answer to 'observe' within 2 s" in failure
     assert "in _freeze" in failure
     assert "in step" in failure

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from collections.abc import Callable
+from itertools import count
 from typing import Any, cast
 
 import pytest
@@ -44,35 +45,48 @@ def code() -> str:
     return text
 
 
-def written(code: str, folder: Path) -> str:
-    """Return how a worker loads the class of this code."""
-    (folder / "real.py").write_text(code)
-    return f"{folder}/real.py:RealWorldTrainer"
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """Return what makes a file of code, and how a worker loads its class; all share one folder's ranks."""
+    folder, number = tmp_path_factory.mktemp("real"), count()
+
+    def write(code: str) -> str:
+        path = folder / f"real_{next(number)}.py"
+        path.write_text(code)
+        return f"{path}:RealWorldTrainer"
+
+    return write
 
 
-CHECKED = ["start", "gradient", "trajectory", "identity", "loss", "batch_norm", "dropout", "low_precision", "resume"]
+@pytest.fixture(scope="module")
+def example(code: str, written: Callable[[str], str]) -> str:
+    """How a worker loads the class as it is."""
+    return written(code)
+
+
+CHECKED = ["start", "trajectory", "identity", "loss", "batch_norm", "dropout", "low_precision", "resume"]
 
 
 @pytest.mark.parametrize("check", CHECKED)
-def test_the_class_passes_the_checks(code: str, bench: Bench, tmp_path: Path, check: str) -> None:
-    outcome = bench.search(written(code, tmp_path), check, examples=6)
+def test_the_class_passes_the_checks(example: str, bench: Bench, check: str) -> None:
+    outcome = bench.search(example, check, examples=5)
     assert outcome.failure == ""
     assert outcome.examples
 
 
 def test_the_class_passes_the_check_of_trajectories_with_active_clipping(
-    code: str, bench: Bench, tmp_path: Path
+    code: str, bench: Bench, written: Callable[[str], str]
 ) -> None:
     clipping = code.replace("max_norm = 1.0", "max_norm = 0.1")
-    assert bench.search(written(clipping, tmp_path), "trajectory", examples=10).failure == ""
+    assert bench.search(written(clipping), "trajectory", examples=5).failure == ""
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_typical_mistake_is_found(code: str, bench: Bench, tmp_path: Path, mistake: str) -> None:
+def test_a_typical_mistake_is_found(code: str, bench: Bench, written: Callable[[str], str], mistake: str) -> None:
     for old, new in MISTAKES[mistake]:
         assert code.count(old) == 1, f"the example no longer has exactly one {old!r}"
         code = code.replace(old, new)
-    outcome = bench.search(written(code, tmp_path), "trajectory", shrink=False)
+    outcome = bench.search(written(code), "trajectory", shrink=False)
     assert outcome.failure
     assert not outcome.crashed
 
@@ -93,11 +107,10 @@ def step_in(trainer: str, dtype: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("dtype", "computed"), [("float64", "torch.float64"), ("float32", "torch.bfloat16")])
 def test_autocast_computes_in_bfloat16_for_float32_only_and_replicas_agree(
-    code: str, bench: Bench, tmp_path: Path, dtype: str, computed: str
+    example: str, bench: Bench, dtype: str, computed: str
 ) -> None:
-    trainer = written(code, tmp_path)
     function = "tests.processes.test_real_world:step_in"
-    first, second = on_ranks.run(bench, function, [2], trainer=trainer, dtype=dtype)[2]
+    first, second = on_ranks.run(bench, function, [2], trainer=example, dtype=dtype)[2]
     assert first["outputs"] == [computed]
     assert first == second
 

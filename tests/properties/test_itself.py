@@ -17,7 +17,7 @@ from suite.properties.itself import UNREAD
 from suite.properties.trainer import CONDITIONED
 from tests.support.trainers_under_test import Adam
 
-HERE = f"{__file__}:"
+HERE = f"{__name__}:"
 
 
 class MeanOfShardMeans(Adam):

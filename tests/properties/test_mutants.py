@@ -1,9 +1,13 @@
-"""Every mutant is killed by the check that its file names, and every check kills one (`python -m tests.mutants`)."""
+"""Every mutant is killed by the check that its file names, and every check kills one (`python -m tests.mutants`).
+
+What their failures look like is scored by what their files say (`python -m tests.mutants.diagnoses`).
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -11,15 +15,16 @@ from suite.checks import draw
 from suite.checks.bench import Bench
 from suite.checks.functions import search
 from suite.checks.search import SearchResult
+from suite.properties import suspects
 from tests.mutants import Entry, entries
 from tests.mutants.__main__ import EVERY
+from tests.mutants.diagnoses import BETWEEN, is_right, kind, suspects_of, table
 from tests.support.project import REPOSITORY
 
 MUTANTS = entries()
-by_name = pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 
 
-@by_name
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_is_found(mutant: Entry, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     if mutant.crashes:  # a mutant that hangs takes as long as the deadline
         monkeypatch.setattr("suite.checks.bench.HANG_S", 3.0)
@@ -30,6 +35,7 @@ def test_a_mutant_is_found(mutant: Entry, bench: Bench, monkeypatch: pytest.Monk
         assert search(mutant.killed_by, mutant.function()).finding
 
 
+@pytest.mark.nightly
 def test_a_gradient_larger_than_a_bucket_is_found_in_low_precision_too(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,10 +72,8 @@ def test_a_crash_kills_only_where_the_file_says_so(result: SearchResult, crashes
     assert Entry("", "trainer", "gradient", "", "", crashes).killed(result) is killed
 
 
-@by_name
-def test_a_mutants_file_has_the_bug_and_its_source(mutant: Entry) -> None:
-    assert mutant.bug.endswith(".")
-    assert mutant.source
+def test_a_mutants_file_has_the_bug_and_its_source() -> None:
+    assert [mutant.name for mutant in MUTANTS if not mutant.bug.endswith(".") or not mutant.source] == []
 
 
 def test_every_check_kills_a_mutant() -> None:
@@ -79,3 +83,65 @@ def test_every_check_kills_a_mutant() -> None:
 def test_a_failure_before_the_first_step_is_explained_too(bench: Bench) -> None:
     result = bench.search("tests.mutants.missing_initial_broadcast:Mutant", "start", examples=3)
     assert "looks like: no broadcast at the start" in result.failure
+
+
+FACTOR = "2 times the right gradient: the learning rate or the average is off by that factor"
+
+
+def line(name: str, *named: str, check: str = "gradient", oracle: str = "sgd") -> dict[str, Any]:
+    return {"name": name, "oracle": oracle, "check": check, "found": True, "failure": "wrong", "suspects": list(named)}
+
+
+def test_every_mutant_of_a_trainer_says_what_it_looks_like() -> None:
+    files = {entry.name: REPOSITORY / "tests" / "mutants" / f"{entry.name}.py" for entry in entries()}
+    for entry in entries():
+        declared = re.search(r"^LOOKS_LIKE = ", files[entry.name].read_text(encoding="utf-8"), re.MULTILINE)
+        assert bool(declared) is (entry.kind == "trainer"), entry.name
+        assert all(phrase == phrase.strip() != "" for phrase in entry.looks_like.split(BETWEEN)) or not entry.looks_like
+
+
+def test_the_lines_of_a_failure_are_found() -> None:
+    assert suspects_of(f"off\n  looks like: {FACTOR}\n  looks like: b\n  smallest case found: c") == [FACTOR, "b"]
+    assert suspects_of("off\n  smallest case found: c") == []
+
+
+@pytest.mark.parametrize(
+    ("suspect", "shown"),
+    [
+        (FACTOR, "N times the right gradient"),
+        ("1.5e-05 times the right gradient: Adam divides", "N times the right gradient"),
+        (
+            "the right gradient plus 0.01 times the parameters: weight decay",
+            "the right gradient plus N times the parameters",
+        ),
+        ("a missing exchange", "a missing exchange"),
+        ("the error of 16 bits (bfloat16 or float16): the trainer computes", "the error of 16 bits"),
+    ],
+)
+def test_a_kind_of_suspect_has_no_figures(suspect: str, shown: str) -> None:
+    assert kind(suspect) == shown
+
+
+def test_a_suspect_is_right_by_one_of_the_phrases() -> None:
+    wrong = line("a", FACTOR)
+    assert is_right(FACTOR, "weight decay | times the right gradient", wrong, [wrong])
+    assert not is_right(FACTOR, "weight decay", wrong, [wrong])
+    assert not is_right(FACTOR, "", wrong, [wrong])
+
+
+def test_what_follows_from_another_failure_is_right_where_there_is_one() -> None:
+    suspect = "the weights are wrong since an earlier step, and so is the loss: see the check `trajectory`"
+    loss, trajectory = line("a", suspect, check="loss"), line("a", check="trajectory")
+    assert is_right(suspect, "", loss, [loss, trajectory])
+    assert not is_right(suspect, "", loss, [loss, {**trajectory, "found": False}])
+    assert not is_right(suspect, "", loss, [loss, {**trajectory, "oracle": "self"}])
+
+
+def test_the_table_marks_a_line_that_is_wrong_in_more_than_one_of_ten_cases() -> None:
+    right = [line("sum_instead_of_mean", FACTOR) for _ in range(9)]
+    shown = table([*right, line("muon_of_a_shard", FACTOR)])
+    assert "| N times the right gradient | sgd | 10 | 9 | 1 | muon_of_a_shard (1) |" in shown
+    assert "**" not in shown
+    shown = table([*right[:8], line("muon_of_a_shard", FACTOR), line("frozen_parameters_trained", suspects.NONE_FITS)])
+    assert "| N times the right gradient | sgd | 9 | 8 | **1** | muon_of_a_shard (1) |" in shown
+    assert "| sgd | 10 | 8 | 1 | 1 | 1 |" in shown

@@ -99,7 +99,7 @@ def test_right_trainers_that_were_found_wrong_are_not(
 
 
 @pytest.mark.parametrize("check", WITH_ONE_DEVICE)
-@pytest.mark.parametrize("name", ["Single", "SingleTokens", "Scratch"])
+@pytest.mark.parametrize("name", ["Single", "SingleTokens", pytest.param("Scratch", marks=pytest.mark.nightly)])
 def test_no_check_finds_a_right_trainer_on_the_other_device_wrong(here: InThisProcess, name: str, check: str) -> None:
     result = here.search(HERE + name, check, examples=4)
     assert result.failure == ""

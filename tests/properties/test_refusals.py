@@ -15,7 +15,7 @@ from suite.checks.bench import MOST_HANGS, Bench
 from suite.checks.search import EMPTY_SHARD
 from suite.properties.case import Case, Net
 
-HERE = f"{__file__}:"
+HERE = f"{__name__}:"
 CASES = {
     "refusals": Case(2, (4, 4), net=Net(hidden=(2,), unused="nowhere")),
     "not_a_number": Case(2, (4, 4), spoiled=0),
@@ -59,13 +59,12 @@ class RefusesAll(Single):
         return super().step(X, y, global_batch_size)
 
 
-@pytest.mark.parametrize("check", CASES)
 @pytest.mark.parametrize(
-    ("trainer", "says"),
+    ("trainer", "says", "check"),
     [
-        ("CallsWhatIsNotThere", "has no attribute"),
-        ("BreaksOnSeveralDevices", "NameError"),
-        ("RaisesOnRankOne", "KeyError: 'labels'"),
+        *(("CallsWhatIsNotThere", "has no attribute", check) for check in CASES),
+        ("BreaksOnSeveralDevices", "NameError", "refusals"),
+        ("RaisesOnRankOne", "KeyError: 'labels'", "refusals"),
     ],
 )
 def test_a_programming_error_is_no_refusal(bench: Bench, trainer: str, says: str, check: str) -> None:

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
 
 def test_a_trainer_of_one_process_resumes_to_the_bit(bench: Bench) -> None:
     """`test_texts.py` and `test_steps.py` have trainers of several."""
-    assert bench.search("single", "resume", examples=6) == SearchResult("", [], 6)
+    assert bench.search("single", "resume", examples=5) == SearchResult("", [], 5)
 
 
 class ShardedMomentum(resumed_with_rank_0s_slices.Mutant):
@@ -43,7 +43,7 @@ class ShardedMomentum(resumed_with_rank_0s_slices.Mutant):
 
 
 def test_a_sharded_trainer_resumes_with_the_state_of_its_optimizer(bench: Bench) -> None:
-    assert bench.search(f"{__file__}:ShardedMomentum", "resume", examples=4) == SearchResult("", [], 4)
+    assert bench.search(f"{__name__}:ShardedMomentum", "resume", examples=4) == SearchResult("", [], 4)
 
 
 def test_a_difference_of_rounding_is_a_note_on_more_than_two_ranks_and_wrong_on_two() -> None:
@@ -140,7 +140,7 @@ def test_a_state_that_no_file_can_keep_safely_breaks_the_protocol(trainer: type[
 
 
 def test_a_state_that_cannot_be_kept_ends_the_check_with_its_case(bench: Bench) -> None:
-    outcome = bench.search(f"{__file__}:Unsafe", "resume", examples=3)
+    outcome = bench.search(f"{__name__}:Unsafe", "resume", examples=3)
     assert outcome.crashed
     assert "what `state_dict` returned cannot go through torch.save" in outcome.failure
     assert '"resumed": 1' in outcome.failure

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
-import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -17,7 +16,7 @@ from suite.properties import contract
 from suite.properties.case import Case
 from tests.support.trainers_under_test import MeanOfMeans
 
-HERE = f"{__file__}:"
+HERE = f"{__name__}:"
 UNEQUAL = "only with unequal shards: it is right with minibatches of [2]; a trainer that is never given others says"
 
 
@@ -44,16 +43,6 @@ class OnHalfShards(MeanOfMeans):
     shards: ClassVar[Any] = 0.5
 
 
-class HalvesOnSeveral(OnEqualShards):
-    """Wrong on equal shards, too."""
-
-    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        return super().step(X, y, 2 * global_batch_size)
-
-    def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(output, y) / 2
-
-
 def test_a_failure_of_unequal_shards_names_the_setting(bench: Bench) -> None:
     result = bench.search("tests.support.trainers_under_test:MeanOfMeans", "gradient")
     assert UNEQUAL in result.failure
@@ -67,9 +56,10 @@ def test_a_failure_of_any_shards_does_not(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("trainer", "said"), [("OnEqualShards", '"equal"'), ("OnEvenShards", "2")])
-@pytest.mark.parametrize("check", ["gradient", "trajectory", "replicas", "inputs", "refusals"])
+@pytest.mark.parametrize("check", ["trajectory", "refusals"])
 def test_what_a_trainer_says_is_what_it_gets(bench: Bench, trainer: str, said: str, check: str) -> None:
-    result = bench.search(HERE + trainer, check, examples=8)
+    """In what is drawn and in what is not; the cases of all checks are looked at below."""
+    result = bench.search(HERE + trainer, check, examples=6)
     assert not result.failure
     assert EQUAL_ONLY.format(shards=said) in result.notes
 

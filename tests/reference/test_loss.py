@@ -1,4 +1,4 @@
-"""Which targets the built-in trainers' losses take."""
+"""Which targets the built-in trainers' losses take, and the update by a summed gradient divided by the batch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from reference.loss import why_unfit
 from reference.nest import Nest
+from reference.sgd import sgd_
 from reference.trainers.single import Single
 
 WEIGHTS = torch.ones(4)
@@ -42,3 +43,17 @@ def test_other_targets_are_described(y: Nest, described: str) -> None:
 
 def test_texts_fit() -> None:
     assert why_unfit({"labels": torch.ones(4, 2, dtype=torch.int64), "weights": WEIGHTS}) == ""
+
+
+def test_sgd_divides_the_summed_gradient_by_the_batch_and_clears_it() -> None:
+    """1 - 0.5 * 8 / 4 = 0; a parameter without a gradient stays as it is."""
+    param, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    param.grad = torch.full((2,), 8.0)
+    sgd_([param, unused], lr=0.5, batch_size=4)
+    assert (param.tolist(), unused.tolist()) == ([0.0, 0.0], [1.0, 1.0])
+    assert param.grad is None
+
+
+def test_sgd_reports_an_empty_batch() -> None:
+    with pytest.raises(ValueError, match="batch_size is 0: a step needs at least one sample"):
+        sgd_([], lr=0.1, batch_size=0)

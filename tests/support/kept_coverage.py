@@ -6,9 +6,9 @@ at its end as ever, and so is what a test kills.
 
 from __future__ import annotations
 
-from suite.processes.group import END_TIMEOUT_S
+from suite.processes.group import END_TIMEOUT_S, dismiss
 from suite.processes.launchers import LauncherProcess, Launchers
-from suite.processes.pool import Pool, dismiss
+from suite.processes.pool import Pool
 
 _close, _end = Pool.close, Launchers._end
 

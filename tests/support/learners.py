@@ -117,12 +117,6 @@ class LosesAShard(FSDPTrainer):
                 next(self.replicas[0].parameters()).to_local().fill_(torch.inf)  # type: ignore[attr-defined]
 
 
-class OwnOracle(Single):
-    """Plain SGD with oracle "self"."""
-
-    oracle = "self"
-
-
 class DiesInTheThirdEpoch(DDPTrainer):
     """Rank 1 is killed from outside in the thirteenth step."""
 

@@ -35,10 +35,6 @@ def batch_norm() -> Between:
     return Between(nn.BatchNorm1d(WIDTH))
 
 
-def batch_norm_2d() -> Between:
-    return Between(nn.Sequential(nn.Unflatten(1, (2, 2, 2)), nn.BatchNorm2d(2), nn.Flatten()))
-
-
 def batch_norm_3d() -> Between:
     return Between(nn.Sequential(nn.Unflatten(1, (2, 2, 2, 1)), nn.BatchNorm3d(2, momentum=None), nn.Flatten()))
 

@@ -1,8 +1,12 @@
-"""Compare simulated error rates with their bounds."""
+"""Windows of simulated sessions, as the verdict takes them, and error rates that are compared with their bounds."""
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 from scipy import stats
+
+from suite.verdict import Middle, Windows
 
 
 def exceeds(count: int, trials: int, bound: float) -> bool:
@@ -13,3 +17,13 @@ def exceeds(count: int, trials: int, bound: float) -> bool:
 def t(df: float, alpha: float) -> float:
     """Return the quantile of Student's t that a value exceeds with probability `alpha`."""
     return float(stats.t.ppf(1 - alpha, df))
+
+
+def windows_of(sides: npt.NDArray[np.float64]) -> list[Windows]:
+    """Return sessions, from an array of shape (2, sessions, windows): candidate and base, ln(seconds a step)."""
+    return [Windows(own, other) for own, other in zip(*sides.tolist(), strict=True)]
+
+
+def middles_of(sides: npt.NDArray[np.float64]) -> list[Middle]:
+    """Return what each session shows of the same."""
+    return [Middle.of(windows) for windows in windows_of(sides)]

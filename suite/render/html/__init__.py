@@ -1,5 +1,5 @@
-"""A record as one self-contained HTML page. docs/report.md is the tour of it."""
+"""Documents as self-contained HTML pages. docs/report.md is the tour of one."""
 
-from suite.render.html.report import render
+from suite.render.html.page import render, write
 
-__all__ = ["render"]
+__all__ = ["render", "write"]

@@ -1,10 +1,5 @@
 """Line charts and bars as inline SVG, made by templates, with their numbers in a table.
 
-    ticks = ((1, "1"), (2, "2"))
-    ddp = Series("ddp", (Point(1, 1.0), Point(2, 0.84, low=0.81, high=0.87, note="4 sessions")))
-    chart = Chart("Efficiency", Axis("devices", log=True, ticks=ticks), Axis("efficiency", form=".2f"), (ddp,))
-    page("index.html.j2", charts=[figure(chart)])     # {{ charts[0] }}: it is Markup, the texts in it are escaped
-
 `figure` makes a `<figure>`: picture, legend, and a fold with the table. `strips` makes bars for the cells of a table,
 which has the numbers itself. Series differ in colour, marker and dash, so that colour is never needed.
 docs/adr/0015 says why this is not a library's.
@@ -13,101 +8,25 @@ docs/adr/0015 says why this is not a library's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup
 
+from suite.render import scale
+from suite.render.document import MAX_SERIES, Axis, Chart, Point, Series, Span
 from suite.render.figures import number
-from suite.render.html import scale
 from suite.render.html.environment import environment, macro
-from suite.render.html.scale import Scale
-from suite.verdict.metrics import Bounds
+from suite.render.scale import Scale
 
 WIDTH, HEIGHT = 360, 230  # a picture is not magnified much, so that its text has about the size of the page's
 LEFT, RIGHT, TOP, BOTTOM = 52, 346, 26, 190
-STYLES = 6  # colours, markers and dashes; as many series again are drawn hollow, and more cannot be told apart
-MAX_SERIES = 2 * STYLES
+STYLES = MAX_SERIES // 2  # colours, markers and dashes; as many series again are drawn hollow
 MAX_NAME = 80  # characters of a series' name
 BAND_FROM = 30  # points: from here on an interval is a band, because whiskers would touch
-MAX_NUMBERS = 1_000  # rows of a chart's table
+MAX_NUMBERS = 100  # rows of a chart's table, the last ones
 MAX_TICKS = 10
 DODGE = 5  # pixels between series at the same place
 DODGED_UP_TO = 8  # points of a series: more are too close to each other for it
-
-
-class Point(NamedTuple):
-    """One value, with its interval where there is one; `note` is shown with it."""
-
-    x: float
-    y: float
-    low: float | None = None
-    high: float | None = None
-    note: str = ""
-
-    @classmethod
-    def of(cls, x: float, value: Bounds, note: str = "") -> Point:
-        """Return an estimate as a point."""
-        return cls(x, value.estimate, value.low, value.high, note)
-
-
-@dataclass(frozen=True)
-class Series:
-    """Points that belong together, drawn in the order given.
-
-    Attributes:
-        kind: "ideal" is a thin line without markers; "base" is hollow and dotted.
-        like: of a "base", the name of the series whose colour and marker it shares; grey without one.
-        joined: whether a line connects the points.
-    """
-
-    name: str
-    points: tuple[Point, ...]
-    kind: Literal["measured", "ideal", "base"] = "measured"
-    like: str = ""
-    joined: bool = True
-
-
-class Mark(NamedTuple):
-    """A vertical line where something changed, and what."""
-
-    x: float
-    label: str
-
-
-@dataclass(frozen=True)
-class Axis:
-    """What is along an edge.
-
-    Attributes:
-        label: with the unit.
-        ticks: values and their wording; the axis has round numbers where there are none, or more than `MAX_TICKS`.
-        include: values that must be in view.
-        form: format of the numbers in the table.
-    """
-
-    label: str
-    log: bool = False
-    ticks: tuple[tuple[float, str], ...] = ()
-    include: tuple[float, ...] = ()
-    form: str = ".4g"
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A picture, and its content in words for those who do not see it.
-
-    Attributes:
-        interval: what the bounds of its points are.
-    """
-
-    title: str
-    x: Axis
-    y: Axis
-    series: tuple[Series, ...]
-    marks: tuple[Mark, ...] = ()
-    description: str = ""
-    interval: str = "95 % interval"
 
 
 class Dot(NamedTuple):
@@ -145,7 +64,7 @@ def figure(chart: Chart) -> Markup:
         "drawn": draw(chart),
         "marks": [(x(mark.x), mark.label) for mark in chart.marks],
         "left_out": sum(not _drawable(chart, point) for _, point in points),
-        "numbers": rows[:MAX_NUMBERS],
+        "numbers": rows[-MAX_NUMBERS:],
     }
     return Markup(environment().get_template("chart.html.j2").render(content))  # noqa: S704 - the template escapes
 
@@ -233,16 +152,6 @@ def _row(chart: Chart, series: Series, point: Point) -> tuple[str, str, str, str
     if point.low is not None and point.high is not None:
         interval = f"[{number(point.low, form)}, {number(point.high, form)}]"
     return _name(series), x, number(point.y, form), interval, point.note
-
-
-class Span(NamedTuple):
-    """A bar from `start` to `end`, and the interval of its free end; without a length it is a dot."""
-
-    start: float
-    end: float
-    low: float | None = None
-    high: float | None = None
-    style: str = "bar"
 
 
 def strips(spans: Sequence[Span | None], rules: Sequence[float] = (), *, log: bool = False) -> Iterator[Markup]:

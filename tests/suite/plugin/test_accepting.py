@@ -118,7 +118,7 @@ def test_the_index_shows_what_was_accepted_by_the_same_session(project: Project)
     assert (machine / pages.INDEX).read_text() == index.render(found)
 
 
-@pytest.mark.parametrize("folder", ["reports", "kept/deeper", "."])
+@pytest.mark.parametrize("folder", ["kept/deeper", "."])
 def test_what_runs_write_is_no_change_of_the_code(project: Project, folder: str) -> None:
     """Whether git tracks it or not: the next runs have the commit's code, which can be rebuilt."""
     repository = Repository(project.path)

@@ -44,7 +44,7 @@ def test_every_check_has_cases_and_every_case_a_check() -> None:
 
 @pytest.mark.parametrize("check", [check for check in CHECKS if check not in ("refusals", "resume")])
 def test_a_users_right_trainer_passes(bench: Bench, check: str) -> None:
-    outcome = search(bench, "ByHand", check, examples=10)
+    outcome = search(bench, "ByHand", check, examples=5)
     assert not outcome.failure
     assert outcome.examples > 0 or check in draw.WITH_STATE
 
@@ -335,7 +335,7 @@ def test_every_case_that_is_put_to_trainers_can_be_read(check: str, oracle: str,
     if trains == "tokens" and check in draw.WITHOUT_TEXTS:
         return
 
-    @settings(max_examples=30)
+    @settings(max_examples=10)
     @given(draw.cases(check, MOST_REPLICAS, oracle, trains))
     def read(case: Case) -> None:
         assert Case.from_json(json.loads(str(case))) == case

@@ -90,15 +90,22 @@ def test_what_is_no_trainer_is_refused() -> None:
         wrong("torch.nn:Linear")
 
 
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with every trainer made wrong, so that all share one folder's ranks."""
+    path = tmp_path_factory.mktemp("planted") / "planted.py"
+    classes = [f"of_{trainer} = planting.wrong({trainer!r})\n" for trainer in TRAINERS]
+    path.write_text("from suite.rank import planting\n\n" + "".join(classes))
+    return path
+
+
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_a_wrong_gradient_is_seen_in_every_trainer_and_by_nothing_else(
-    bench: Bench, tmp_path: Path, trainer: str
+    bench: Bench, planted: Path, trainer: str
 ) -> None:
     """One device alone is right, and replicas agree to the bit: without the check of gradients it would go unseen."""
-    planted = tmp_path / "planted.py"
-    planted.write_text(f"from suite.rank import planting\n\nWrong = planting.wrong({trainer!r})\n")
     # With the squares of a z-loss, steps of twice the length diverge, and what is not a number equals nothing.
     diverges = trains(trainer) == ("tokens",)
     for check in ("start", "identity", *(() if diverges else ("replicas", "inputs"))):
-        assert not bench.search(f"{planted}:Wrong", check, examples=3).failure
-    assert "the gradient of" in bench.search(f"{planted}:Wrong", "gradient", examples=20, shrink=False).failure
+        assert not bench.search(f"{planted}:of_{trainer}", check, examples=3).failure
+    assert "the gradient of" in bench.search(f"{planted}:of_{trainer}", "gradient", shrink=False).failure

@@ -20,7 +20,7 @@ from suite.records.files import RecordError
 from suite.records.record import Environment
 from suite.verdict import FIRST_LOOK, Learned, Outcome, Terms, Windows, paired
 from suite.verdict.metrics import faster_half, faster_half_variance, location_variance
-from tests.support.windows import middles_of, windows_of
+from tests.support.rates import middles_of, windows_of
 
 Floats = NDArray[numpy.float64]
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -141,6 +141,7 @@ def test_a_promised_slowdown_is_found_as_often_as_promised_and_half_of_it_is_not
     runs, within = 400, 0.05
     session_sd = estimated(windows(3000, tau, within, seed=6)).session_sd_of(each)
     promised = math.log1p(promise(session_sd, comparisons, planned, 0.05, power))
+    machines = calibrations(runs, tau, within, seed=7)
 
     def found(delta: float) -> float:
         measured = windows(runs * planned, tau, within, seed=8, each=each).reshape(2, runs, planned, each)
@@ -154,7 +155,7 @@ def test_a_promised_slowdown_is_found_as_often_as_promised_and_half_of_it_is_not
                         Learned(known.tau**2, known.tau2_var),
                     ).outcome
                     is Outcome.FAIL
-                    for run, known in enumerate(calibrations(runs, tau, within, seed=7))
+                    for run, known in enumerate(machines)
                 ]
             )
         )

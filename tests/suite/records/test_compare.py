@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from suite.records import comparison
 from suite.records.comparison import compare
 from suite.records.record import Record
 from suite.render import comparison as render
+from suite.render import html, markdown, terminal
 from suite.render.markdown import MAX_CHARACTERS
 from tests.support import records
 from tests.support.records import KEY, keep
 
+FENCED = re.compile(r"```.*?```", re.DOTALL)
 CELL: dict[str, Any] = {"id": "ddp-lenet-strong-2", "world_size": 2, "sessions": 4}
 
 
@@ -84,8 +87,8 @@ def test_senseless_times_break_nothing(time: dict[str, float]) -> None:
     senseless = run_of(cells=[records.cell(**CELL, sec_per_epoch=time)])
     for first, second in ((senseless, run_of()), (run_of(), senseless)):
         found = compare(first, second)
-        assert render.terminal(found, 160, color=False)
-        assert render.to_html(found)
+        assert terminal.write(render.document(found), 160)
+        assert html.write(render.document(found))
 
 
 def test_differences_around_the_runs_are_listed() -> None:
@@ -111,7 +114,7 @@ def test_cells_of_one_run_alone_are_named() -> None:
     second = records.make(cells=records.matrix(modes=("strong",), world_sizes=(2, 4)))
     found = compare(first, second)
     assert [pair.name for pair in found.pairs] == ["ddp lenet strong 2"]
-    text = render.terminal(found, 160, color=False)
+    text = terminal.write(render.document(found), 160)
     assert "Only in the first run: ddp lenet strong 1." in text
     assert "Only in the second run: ddp lenet strong 4." in text
 
@@ -136,13 +139,17 @@ def test_one_device_is_one_cell_in_both_modes() -> None:
 def test_two_runs_without_a_common_cell_say_so_and_what_to_do() -> None:
     strong, weak = (records.make(cells=records.matrix(modes=(mode,), world_sizes=(2,))) for mode in ("strong", "weak"))
     said = "No cell is in both runs; measure the same trainers, workloads, modes and world sizes in both."
-    assert said in render.terminal(compare(strong, weak), 160, color=False)
+    assert said in terminal.write(render.document(compare(strong, weak)), 160)
     assert said not in render.remarks(compare(strong, strong))
 
 
 def test_all_three_forms_say_the_same() -> None:
     found = compare(run_of(10.0), run_of(13.0, tolerance=0.1))
-    for text in (render.terminal(found, 160, color=False), render.to_markdown(found), render.to_html(found)):
+    for text in (
+        terminal.write(render.document(found), 160),
+        markdown.write(render.document(found)),
+        html.write(render.document(found)),
+    ):
         for words in ("10 [", "13 [", "1.300", "tolerance", "Runs of different hours differ by more"):
             assert words in text.replace("\\", "")
         assert "\x1b[" not in text
@@ -151,21 +158,21 @@ def test_all_three_forms_say_the_same() -> None:
 def test_nothing_in_a_record_becomes_markup() -> None:
     text = "\"><script>alert('x')</script>|`"
     found = compare(records.hostile(text), records.hostile(text + "2"))
-    assert "<script" not in render.to_html(found)
-    assert "<script" not in render.to_markdown(found)
+    assert "<script" not in html.write(render.document(found))
+    assert "<script" not in FENCED.sub("", markdown.write(render.document(found)))
     same = compare(records.hostile(text), records.hostile(text))
     on_one = sum(cell.world_size == 1 and cell.mode == "weak" for cell in records.full().cells)
     assert len(same.pairs) == len(records.full().cells) - on_one
-    assert "<script" not in render.to_html(same)
-    assert "<script" not in render.to_markdown(same)
+    assert "<script" not in html.write(render.document(same))
+    assert "<script" not in FENCED.sub("", markdown.write(render.document(same)))
 
 
 def test_thousands_of_cells_fit_one_page() -> None:
     cells = [records.cell(trainer=f"trainer-{number}") for number in range(3_000)]
     found = compare(records.make(cells=cells), records.make(cells=cells))
-    page = render.to_html(found)
+    page = html.write(render.document(found))
     assert len(page) < 10_000_000
-    summary = render.to_markdown(found)
+    summary = markdown.write(render.document(found))
     assert "more left out here" in summary
     assert len(summary) <= MAX_CHARACTERS
     assert "800 more are not shown" in page
@@ -187,7 +194,7 @@ def test_runs_are_named_by_file_folder_or_id(reports: Path, capsys: pytest.Captu
         assert __main__.main(["compare", first, "run-2"]) == 0
         assert "1.300" in capsys.readouterr().out
     assert __main__.main(["compare", "--scaling-report-dir", "kept", "--markdown", "run-1", "run-2"]) == 0
-    assert capsys.readouterr().out.startswith("# Two runs\n")
+    assert capsys.readouterr().out.startswith("# Two runs side by side\n")
 
 
 def test_a_record_that_is_named_may_be_a_link_and_one_in_a_named_folder_may_not(

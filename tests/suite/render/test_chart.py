@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suite.records.record import LARGEST
-from suite.render.html import chart, scale
-from suite.render.html.chart import Axis, Chart, Drawn, Mark, Point, Series, Span, draw, figure, strips
+from suite.render import scale
+from suite.render.document import Axis, Chart, Mark, Point, Series, Span
+from suite.render.html import chart
+from suite.render.html.chart import Drawn, draw, figure, strips
 from tests.support.pages import Page
 
 VALUES = st.floats(-LARGEST, LARGEST)

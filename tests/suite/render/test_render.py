@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from suite.render import figures, html, markdown, terminal
+from suite.render.sections.cells import table
 from tests.support import records
 
 
@@ -29,13 +30,12 @@ def test_colours_add_nothing_to_the_words_and_a_narrow_terminal_keeps_words_whol
     assert "NO BASELINE" in text
 
 
-def test_columns_of_a_comparison_need_one() -> None:
+def test_columns_that_are_empty_in_all_rows_are_left_out() -> None:
     first, compared = records.make(), records.make(cells=[records.cell(outcome="PASS")])
-    elsewhere = {"tokens/s", "test loss", "TFLOP/s a device"}
-    assert {*figures.COLUMNS} - {*figures.columns(first)} == {"time / base", "verdict"} | elsewhere
-    assert {*figures.COLUMNS} - {*figures.columns(compared)} == elsewhere
-    for record in (first, compared):
-        assert {len(row) for row in figures.rows(record, record.cells)} == {len(figures.columns(record))}
+    elsewhere = {"tokens/s", "test loss", "TFLOP/s a device", "time / base"}
+    of_first, of_compared = (set(table(record, record.cells).columns) for record in (first, compared))
+    assert {*figures.COLUMNS} - of_first == {"verdict", "speed-up"} | elsewhere
+    assert {*figures.COLUMNS} - of_compared == {"efficiency", "speed-up", "accuracy"} | elsewhere
 
 
 def test_texts_have_their_tokens_and_their_loss_in_every_output() -> None:
@@ -59,7 +59,8 @@ def test_oversubscription_is_marked_in_every_output() -> None:
     assert all("(oversubscribed)" in show(record) for show in (in_terminal, markdown.render, html.render))
     failed = records.collective(oversubscribed=True, points=[], error="rank 1: gone")
     record = records.make(cells=[], collectives=[failed])
-    assert all("gloo-2 (oversubscribed)" in show(record) for show in (in_terminal, markdown.render))
+    assert "gloo-2 (oversubscribed)" in in_terminal(record)
+    assert "gloo, k = 2 (oversubscribed)" in markdown.render(record)
     swept = records.collective("ring", oversubscribed=True)
     page = html.render(records.make(cells=[], collectives=[failed, swept]))
     assert all(f"{part} (oversubscribed)" in page for part in ("all_reduce, k = 2", "all_reduce, gloo, k = 2", "ring"))
@@ -81,7 +82,7 @@ def test_a_run_of_sweeps_alone_has_their_bandwidth_and_no_empty_table() -> None:
         assert "1 sweep of collectives" in text
         assert "0.994 GB/s of bus bandwidth" in text
         assert "sec/epoch" not in text
-        assert "session" not in text
+        assert "0 session" not in text
 
 
 def test_trainers_with_the_same_class_name_have_names_of_their_own_in_every_output() -> None:
@@ -93,27 +94,40 @@ def test_trainers_with_the_same_class_name_have_names_of_their_own_in_every_outp
         assert all(f"{name} lenet strong" in show(record) for name in ("a.Mine", "b.Mine")), show
 
 
-def test_the_summary_has_every_section_in_order() -> None:
+def test_the_summary_begins_with_the_verdict_and_folds_every_section_but_the_cells() -> None:
     text = markdown.render(records.full(interrupted=True))
-    assert text.startswith("# Scaling: 1 FAIL, 1 ERROR, 1 INCONCLUSIVE, 1 NO BASELINE, 8 PASS\n\n**Cut short")
+    assert text.startswith("# Scaling: ❌ FAIL: ddp-lenet-strong-2 is 20.0 % [17.6, 22.4] slower than main\n")
+    assert "**Cut short: what follows was measured before the run was interrupted.**" in text
     assert "Timed on lenet: synthetic (60,000 samples)." in text
-    assert "- **Verdict** FAIL: ddp-lenet-strong-2: why it is FAIL\n" in text
-    assert re.findall("^## (.*)", text, re.MULTILINE) == [
-        "Cells", "What failed, one by one", "Where the time went", "At which k to stop", "What each rule found",
-        "What one step does", "Steps that were not counted", "Accuracy by epoch", "Machine",
-    ]  # fmt: skip
+    assert re.findall("^## (.*)", text, re.MULTILINE) == ["Cells"]
+    folds = re.findall("^<details><summary>(.*)</summary>", text, re.MULTILINE)
+    order = (
+        "About each cell", "Where the time went", "Speed-up and efficiency", "Accuracy", "Exchange", "The machine",
+        "What each rule found", "What one step does", "Memory", "Raw samples",
+    )  # fmt: skip
+    assert [fold for fold in folds if fold in order] == list(order)
     for line in (
-        "- ddp-lenet-strong-2: the exchange costs 11.2 ms a step\n",
-        "- ddp-lenet-strong-2 (base): the exchange costs 5.6 ms a step\n",
-        "- ddp lenet strong: Stop at k = 2:",
-        "| ddp-lenet-strong-2 | accuracy | 1 device | PASS, shown only | 1.0% slower |",
+        "candidate: the exchange costs 11.2 ms a step\n",
+        "ddp lenet strong: Stop at k = 2:",
+        "| ddp-lenet-strong-2 | accuracy | 1 device | PASS, shown only | 1.010 [0.990, 1.030] |",
         "| ddp-lenet-strong-2 | base | all_reduce: 1, float32, 516.3 kB | 200 to 201 |",
         "- ddp-lenet-strong-4: rank 1 died\n",
         "torch 2.15.0",
-        "- Room check: editor (pid 7) uses 0.3 of a core\n",
+        "Room check: editor (pid 7) uses 0.3 of a core",
     ):
         assert line in text
     assert "Where the time went" not in markdown.render(records.make())
+
+
+def test_the_summary_has_twelve_rows_of_cells_and_intervals_as_bars_of_characters() -> None:
+    cells = [
+        records.cell(id=f"c{n}", trainer=f"t{n}", outcome="PASS", slowdown=records.interval(1.01)) for n in range(20)
+    ]
+    text = markdown.render(records.make(cells=cells))
+    table = text[text.index("## Cells") : text.index("<details>")]
+    assert table.count("\n| t") == 12
+    assert "*8 more left out here; record.json has them.*" in table
+    assert re.search(r"<code>[^<]*│[^<]*●[^<]*─[^<]*</code>", table)
 
 
 @pytest.mark.parametrize("number", [120, 1_000])
@@ -127,16 +141,12 @@ def test_a_summary_fits_a_comment_on_a_pull_request_and_counts_what_it_left_out(
     cells[-2] |= {"outcome": "ERROR", "details": "rank 1: exit code 3\n" * 1_000}
     nets = [records.accuracy(trainer=f"t{n}") for n in range(number)]
     text = markdown.render(records.make(cells=cells, accuracies=nets, repeat=["-m", "scaling"]))
-    assert 55_000 < len(text) <= markdown.MAX_CHARACTERS
-    cut = {
-        section.partition("\n")[0] for section in text.split("\n## ") if "more left out here; record.json" in section
-    }
-    assert {"What each rule found"} <= cut <= {"Cells", "What each rule found", "Accuracy by epoch"}
-    assert ("Accuracy by epoch" in cut) == (number == 1_000)
-    table = text[text.index("## What each rule found") :]
-    assert table.index(f"| t{number - 1}-lenet") < table.index(f"| t{number - 2}-lenet") < table.index("| t0-lenet")
-    shown = table.partition("\n\n*")[0].count("-lenet-strong-2 |")
-    assert f"*{9 * number - shown} more left out here; record.json has them.*" in table
+    assert 50_000 < len(text) <= markdown.MAX_CHARACTERS
+    assert text.count("<details>") == text.count("</details>")
+    found = text[text.index("<summary>What each rule found") :]
+    found = found[: found.index("</details>")]
+    assert found.index(f"| t{number - 1}-lenet") < found.index(f"| t{number - 2}-lenet") < found.index("| t0-lenet")
+    assert re.search(r"\*\d+ more left out here; record.json has them\.\*", found)
     for whole in (
         "check the gradients",
         "see the FAIL again",
@@ -153,7 +163,7 @@ def test_markup_in_a_record_stays_text() -> None:
     record = records.make(cells=cells, settings=["a\n```\n<script>"])
     text = markdown.render(record)
     fenced = re.compile(r"```.*?```", re.DOTALL)
-    assert text.count("```") == 8, "neither commands nor details nor settings can close their own fence"
+    assert text.count("```") == 10, "neither commands nor details nor settings can close their own fence"
     assert "<script>" not in fenced.sub("", text)
     assert "&lt;script&gt;" in text
     assert "[bold" not in in_terminal(record)

@@ -130,3 +130,21 @@ def test_a_page_shows_only_what_was_accepted_before_its_run(reports: Path, monke
     monkeypatch.setattr(pages.html, "render", lambda record, known: seen.append(known) or "")
     pages.write_run(reports, run_of(2), accepted(*map(run_of, (1, 2, 3))))
     assert [run.run_id for run in seen[0].runs] == [run_of(1).run_id]
+
+
+def test_several_machines_have_a_page_above_them_which_replaces_no_page_of_the_users(reports: Path) -> None:
+    other = reports / "cpu-2xother-11111111"
+    (reports / KEY / "runs" / run_of(2).run_id).rename(reports / "moved")
+    (other / "runs").mkdir(parents=True)
+    moved = run_of(2).model_copy(update={"machine": run_of(2).machine.model_copy(update={"key": other.name})})
+    (reports / "moved").rename(other / "runs" / moved.run_id)
+    (other / "runs" / moved.run_id / "record.json").write_text(moved.model_dump_json())
+    for _ in range(2):
+        assert __main__.main(["render"]) == 0
+        page = (reports / "index.html").read_text()
+        assert f'href="{KEY}/index.html"' in page
+        assert f'href="{other.name}/index.html"' in page
+    assert 'href="../index.html"' in (other / "index.html").read_text()
+    (reports / "index.html").write_text("the user's own")
+    assert __main__.main(["render"]) == 0
+    assert (reports / "index.html").read_text() == "the user's own"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from suite.records import baselines
 from suite.records.baselines import Baseline
 from suite.records.record import LARGEST, Record
 from suite.render import figures, markdown, terminal
+from suite.render.document import CHARACTERS, FOLDED, SHOWN, Table
+from suite.render.first import sentence
 from suite.render.html import environment, render
-from suite.render.html.environment import CHARACTERS, FOLDED, SHOWN, bounded
-from suite.render.html.scaling import AXES
 from suite.render.lead import title
+from suite.render.sections.scaling import AXES
 from suite.run import results
 from tests.golden import RUNS, load, replay
 from tests.support import records
@@ -78,7 +79,8 @@ class TestForEverybody:
     def test_every_table_is_named_and_scrolls_in_a_box_that_the_keyboard_reaches(self, page: Page) -> None:
         assert {element.attributes.get("scope") for element in page.all("th")} == {"row", "col"}
         boxes = [e for e in page.elements if "scroll" in e.attributes.get("class", "").split()]
-        assert len(boxes) == len(page.all("table")) == len(page.all("caption"))
+        drawn = [e for e in page.all("figure") if e.attributes.get("class") == "intervals"]
+        assert len(boxes) == len(page.all("table")) - len(drawn) == len(page.all("caption"))
         assert all(e.attributes["tabindex"] == "0" and e.attributes["aria-label"] for e in boxes)
 
     def test_pictures_have_a_name_or_are_hidden_because_a_table_has_their_numbers(self, page: Page) -> None:
@@ -87,7 +89,8 @@ class TestForEverybody:
 
     def test_a_verdict_has_a_word_and_a_symbol(self, page: Page) -> None:
         badges = [e.text.strip() for e in page.all("span") if e.attributes.get("class", "").startswith("badge")]
-        assert badges[:5] == ["✗ FAIL", "! ERROR", "? INCONCLUSIVE", "○ NO BASELINE", "✓ PASS"], "the gravest first"
+        assert badges[0] == "✗ FAIL", "the sentence begins with the gravest"
+        assert badges[1:6] == ["✗ FAIL", "! ERROR", "? INCONCLUSIVE", "○ NO BASELINE", "✓ PASS"]
 
     def test_it_loads_nothing_and_runs_nothing(self, page: Page) -> None:
         assert not page.all("script", "img", "iframe", "object", "embed", "form", "base")
@@ -161,15 +164,15 @@ class TestExtremes:
         unchanged = {key: json.loads(text)[key] for key in ("workloads", "schema_version", "checks_to_come")}
         content["machine"] |= {"hosts": 1, "per_host": 1}  # numbers of machines have bounds
         record = Record.model_validate(content | unchanged)
-        assert "FAIL" in Page(render(record)).section("verdicts")
+        assert "FAIL" in Page(render(record)).section("cells")
         assert len(markdown.render(record)) < 100_000, "no figure is written with a hundred digits"
         terminal.render(record, 160, color=False)
 
     def test_a_record_of_nothing_and_parts_that_do_not_fit_together(self) -> None:
         empty = records.make(cells=[], sessions=[], accuracies=[], settings=[], workloads={}, datasets={})
         page = Page(render(empty))
-        assert page.one("h1").text == "Scaling: no cells"
-        assert "communication" not in {e.attributes.get("id") for e in page.all("section")}
+        assert page.one("h1").text == "no cells"
+        assert "exchange" not in {e.attributes.get("id") for e in page.all("section")}
         lost = records.full(workloads={}, workload_hashes={}, datasets={}, epoch_samples={}, arms=[])
         Page(render(lost, accepted(records.full(cells=records.matrix()))))
         assert markdown.render(lost)
@@ -183,9 +186,11 @@ class TestExtremes:
         for path in REAL:
             record = results.to_record(replay(load(path)))
             page = Page(render(record))
-            assert page.one("h1").text == f"Scaling: {title(record)}"
-            text = page.section("verdicts")
-            assert all(field in text for row in figures.rows(record, record.cells) for field in row), path
+            assert page.all("title")[0].text == f"Scaling: {title(record)}"
+            assert sentence(record) in page.one("h1").text
+            text = page.section("cells")
+            fields = {field for row in figures.rows(record, record.cells) for field in row} - {"-"}
+            assert [field for field in fields if field not in text] == [], path
 
 
 class TestSize:
@@ -199,9 +204,9 @@ class TestSize:
         html, summary = render(record), markdown.render(record)
         page = Page(html)
         assert len(html) < 3_000_000
-        assert page.one("h1").text == "Scaling: 1 FAIL, 9999 PASS"
+        assert page.all("title")[0].text == "Scaling: 1 FAIL, 9999 PASS"
         assert "t7777 lenet" in next(e.text for e in page.all("th") if "tbody" in e.ancestors)
-        assert f"{10_000 - SHOWN - FOLDED} more are not shown" in page.section("verdicts")
+        assert f"{10_000 - SHOWN - FOLDED} more are not shown" in page.section("cells")
         assert len(summary) <= markdown.MAX_CHARACTERS
         assert "t7777 lenet" in summary
         assert re.search(r"\*\d{4} more left out here; record.json has them", summary)
@@ -211,7 +216,7 @@ class TestSize:
         cells = records.matrix(trainers=trainers, waterfalls=[records.waterfall()])
         accuracies = [records.accuracy(trainer=trainer) for trainer in trainers]
         page = Page(render(records.make(cells=cells, accuracies=accuracies)))
-        assert "34 more trainers are in the table of figures" in page.section("scaling")
+        assert "34 more trainers are in the table of cells" in page.section("scaling")
         assert "28 more are in the table" in page.section("learning")
         assert "Other cells" in page.section("lost_time")
 
@@ -231,10 +236,12 @@ class TestSize:
 
     def test_only_the_rows_that_fit_are_made_and_the_others_are_counted(self) -> None:
         made = (("x", str(number)) for number in range(100))
-        many = bounded(made, 100, shown=2, folded=2)
-        assert (len(many.shown), len(many.folded), many.dropped) == (2, 2, 96)
-        assert next(made) == ("x", "4")
-        assert bounded([("x" * 3_000,)] * 1_000, 1_000).dropped == 1_000 - CHARACTERS // 3_000
+        many = Table.of("many", ("what", "number"), made, total=FOLDED + 100)
+        assert (len(many.rows), many.dropped) == (100, FOLDED)
+        endless = (("x", str(number)) for number in count())
+        assert len(Table.of("endless", ("what", "number"), endless, total=10**6).rows) == SHOWN + FOLDED
+        assert next(endless) == ("x", str(SHOWN + FOLDED))
+        assert Table.of("long", ("what",), [("x" * 3_000,)] * 1_000).dropped == 1_000 - CHARACTERS // 3_000
 
 
 class TestContent:
@@ -243,25 +250,25 @@ class TestContent:
     @pytest.mark.parametrize(
         ("name", "texts"),
         [
-            ("verdicts", ["rank 1: exit code 3 Traceback: out of memory"]),
-            ("comparisons", ["time main ✗ FAIL 1.200 [1.176, 1.224]", "accuracy 1 device ✓ PASS shown only"]),
-            ("comparisons", ["torch 2.13.0 against 2.15.0"]),
+            ("cells", ["rank 1: exit code 3 Traceback: out of memory"]),
+            ("rules", ["time main ✗ FAIL 1.200 [1.176, 1.224]", "accuracy 1 device ✓ PASS shown only"]),
+            ("rules", ["torch 2.13.0 against 2.15.0"]),
             ("counters", [
                 "ddp-lenet-strong-2 candidate all_reduce: 2, float32, 1.0 MB 200 to 201",
                 "rank 1 died",
-                "base:ddp:lenet:strong:2 1.0 GB in tensors, 2.0 GB reserved",
             ]),
+            ("memory", ["base:ddp:lenet:strong:2 1.0 GB in tensors, 2.0 GB reserved"]),
             ("scaling", ["ideal", "ddp 2 0.90 [0.85, 0.95]"]),
-            ("costs", ["Stop at k = 2", "ddp lenet strong 2 0.90 [0.85, 0.95] 7.22 14.4 1.11"]),
+            ("scaling", ["Stop at k = 2", "ddp lenet strong 2 0.90 [0.85, 0.95] 7.22 14.4 1.11"]),
             ("lost_time", ["contention + imbalance, not separable", "one process has no slowest rank"]),
             ("lost_time", ["the exchange costs 11.2 ms", "exchange 11.20 [8.96, 13.44] 5.60 [4.48, 6.72] +5.60"]),
-            ("communication", ["gloo 2 100.0 [90.0, 110.0] 1 [0.9, 1.1] 1 [0.909, 1.11]"]),
-            ("communication", ["all_reduce, tree, k = 2 rank 1 hung", "gloo 2 4 KiB 104.1 [102.0, 106.2] 104.1"]),
-            ("projection", ["ddp lenet strong, projected 16", "A projection, not a measurement: it assumes"]),
-            ("projection", ["scratch lenet weak no waterfall: its step was not taken apart"]),
+            ("exchange", ["gloo 2 100.0 [90.0, 110.0] 1 [0.9, 1.1] 1 [0.909, 1.11]"]),
+            ("exchange", ["all_reduce, tree, k = 2 rank 1 hung", "gloo 2 4 KiB 104.1 [102.0, 106.2] 104.1"]),
+            ("exchange", ["ddp lenet strong, projected 16", "A projection, not a measurement: it assumes"]),
+            ("exchange", ["scratch lenet weak: no waterfall: its step was not taken apart"]),
             ("machine", ["2 of 4 blocks were disturbed, and 2 were left out", "other processes used 90% of a core"]),
             ("machine", ["editor (pid 7) uses 0.3 of a core", "12 cells, 2 sessions, about 2 minutes"]),
-            ("machine", ["scaling: devices cpu:2", "Since the base, main:", "torch 2.13.0 2.15.0"]),
+            ("machine", ["scaling: devices cpu:2", "What changed since the base, main", "torch 2.13.0 2.15.0"]),
             ("samples", ["candidate:ddp:lenet:strong:2 34.00 34.00 34.00· 34.00·"]),
         ],
     )  # fmt: skip
@@ -289,7 +296,8 @@ class TestContent:
 
     def test_strong_and_weak_are_side_by_side(self, page: Page) -> None:
         titles = [f"{what}, lenet, {mode} scaling" for what in AXES for mode in ("strong", "weak")]
-        assert [element.text for element in page.all("figcaption")][:4] == titles
+        found = [element.text for element in page.all("figcaption") if "scaling" in element.text]
+        assert found[:4] == titles
 
     def test_a_waterfall_adds_up_from_ideal_to_measured(self, page: Page) -> None:
         text = page.section("lost_time")
@@ -316,7 +324,7 @@ class TestContent:
     def test_a_cell_without_a_waterfall_says_why(self) -> None:
         missing = [records.missing("waterfall", "oversubscribed devices say nothing")]
         text = section("lost_time", cells=[records.cell(missing=missing)])
-        assert "ddp-lenet-strong-1 oversubscribed devices say nothing" in text
+        assert "ddp-lenet-strong-1: oversubscribed devices say nothing" in text
 
     def test_learning_curves_are_means_over_seeds_with_their_range_by_mode(self) -> None:
         runs = [records.accuracy(seed=seed, per_epoch=[0.5, reached]) for seed, reached in ((1, 0.9), (2, 0.8))]
@@ -326,9 +334,9 @@ class TestContent:
             assert part in text
 
     def test_published_figures_are_in_the_same_rows_as_ours(self) -> None:
-        text = section("book", cells=records.matrix())
-        assert "lenet 2 lecture notebook, scratch 2.6 1.00 - ddp 7.22 [6.86, 7.58] 1.80 [1.71, 1.89]" in text
-        assert "lenet weak 2 lecture notebook, scratch 2.4 1.08 - ddp 7.22" in text
+        text = section("learning", cells=records.matrix())
+        assert "lenet 2 lecture notebook, scratch 2.6 1.00 ddp 7.22 [6.86, 7.58] 1.80 [1.71, 1.89]" in text
+        assert "lenet weak 2 lecture notebook, scratch 2.4 1.08 ddp 7.22" in text
 
     def test_throttling_of_a_gpu_is_in_its_session(self) -> None:
         gpu = {"index": 0, "mhz": 1200, "celsius": 88, "throttled": ["hw_thermal_slowdown"], "ecc_errors": 2}
@@ -349,13 +357,14 @@ class TestContent:
             "cuda - 13",
             "The same: commit, system.",
         )
-        assert [change for change in ("Since the newest accepted run, week-0:", *changes) if change not in text] == []
+        assert [
+            change for change in ("What changed since the newest accepted run, week-0", *changes) if change not in text
+        ] == []
         assert "driver" not in text, "neither run has one"
         own = baselines.accept(Baseline(machine_key=record.machine.key), record, slower=False)
         page = Page(render(record, own))
-        assert "There is no earlier run to compare with." in page.section("machine")
-        assert "This run is one of the 1 in the accepted baseline." in page.section("accepting")
-        assert "Later runs rebuild its commit" not in page.section("accepting"), "its changes are not committed"
+        assert "This run is one of the 1 in the accepted baseline." in page.section("machine")
+        assert "Later runs rebuild its commit" not in page.section("machine"), "its changes are not committed"
 
     def test_a_driver_or_kernel_that_changed_is_shown_beside_a_base_that_ran_on_the_new_ones(self) -> None:
         """The base is a rebuilt commit, so its versions are today's."""
@@ -364,14 +373,14 @@ class TestContent:
         week_ago = accepted(record.model_copy(update={"machine": then}))
         base = {"side": "base", "kind": "ref", "label": "abc1234", "commit": record.environment.commit}
         text = section("machine", week_ago, machine=record.machine.model_dump(), bases=[base])
-        assert "Nothing since the base, abc1234, as far as is known: torch, commit." in text
+        assert "Nothing changed since the base, abc1234, as far as is known: torch, commit." in text
         changes = ("torch 2.13.0 2.15.0", "driver 560.2 570.1", "system Linux 6 Linux 7")
-        assert [each for each in changes if each not in text[text.index("Since the newest accepted run") :]] == []
+        assert [each for each in changes if each not in text[text.index("since the newest accepted run") :]] == []
 
     @pytest.mark.parametrize(
         ("outcome", "interrupted", "expected"),
         [
-            ("PASS", False, "pytest -m scaling --scaling-accept What"),
+            ("PASS", False, "pytest -m scaling --scaling-accept What is accepted"),
             ("FAIL", False, "pytest -m scaling --scaling-accept=slower"),
             ("ERROR", False, "cannot be accepted: a run with an ERROR is never a baseline; repair it and run again."),
             ("PASS", True, "cannot be accepted: a run that was cut short is never a baseline; run it to its end."),
@@ -380,7 +389,7 @@ class TestContent:
     def test_how_to_accept_depends_on_the_outcome(self, outcome: str, interrupted: bool, expected: str) -> None:
         cells, repeat = [records.cell(outcome=outcome)], ["-m", "scaling"]
         page = Page(render(records.make(cells=cells, repeat=repeat, interrupted=interrupted)))
-        text = page.section("accepting")
+        text = page.section("machine")
         assert expected in text
         assert "cpu-2xtest-00000000/baseline.json" in text
         assert "Later runs rebuild its commit and measure it in the same sessions." in text

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from suite.records.sweep import Setting
-from suite.render import sweep as render
+from suite.render import html, terminal
+from suite.render.sweep import document
 from tests.support.pages import Page
 from tests.support.sweeps import EPOCHS, net, sweep
 
@@ -25,21 +26,21 @@ def row(shown: str, start: str) -> str:
 
 
 def test_a_row_has_mean_and_sd_over_seeds_and_the_mean_curve() -> None:
-    shown = render.terminal(sweep(reached), [EPOCHS], 80)
+    shown = terminal.write(document(sweep(reached), [EPOCHS]), 80)
     assert row(shown, "1 32 0.1") == "1 32 0.1 0.910 ± 0.014 1 2 ▃▅█"
     assert row(shown, "2 64 0.2") == "2 64 0.2 0.770 ± 0.014 1 2 ▃▅▇"
 
 
 def test_several_numbers_of_epochs_are_several_columns() -> None:
     """Nothing in a training depends on how many epochs are to come: the first of three are a training of one."""
-    shown = render.terminal(sweep(reached, seeds=1), [1, EPOCHS], 80)
+    shown = terminal.write(document(sweep(reached, seeds=1), [1, EPOCHS]), 80)
     assert re.search(r"accuracy, 1 epoch +accuracy, 3 epochs", shown)
     assert row(shown, "1 32 0.1") == "1 32 0.1 0.300 0.900 1 1 ▃▅█"
 
 
 def test_settings_without_nets_are_left_out_and_missing_ones_are_counted() -> None:
     part = sweep(trained=(net(Setting(2, 64, 0.2), 1),), failed=("2 device(s): rank 1: gone [bold]",))
-    shown = render.terminal(part, [EPOCHS], 80)
+    shown = terminal.write(document(part, [EPOCHS]), 80)
     assert "2 64 0.2" in " ".join(shown.split())
     assert "1 32" not in " ".join(shown.split())
     assert "1 net, each fresh from its seed; 360 test samples, so one changes the accuracy by 0.0028." in shown
@@ -49,11 +50,11 @@ def test_settings_without_nets_are_left_out_and_missing_ones_are_counted() -> No
 
 def test_oversubscribed_seconds_say_so() -> None:
     crowded = sweep(trained=(net(Setting(1, 32, 0.1), 1, oversubscribed=True),))
-    assert "1 (oversubscribed)" in render.terminal(crowded, [EPOCHS], 80)
+    assert "1 (oversubscribed)" in terminal.write(document(crowded, [EPOCHS]), 80)
 
 
 def test_the_page_has_the_table_and_a_curve_for_each_number_of_devices() -> None:
-    text = render.to_html(sweep(reached), [EPOCHS])
+    text = html.write(document(sweep(reached), [EPOCHS]))
     page = Page(text)
     assert "Sweep: ddp, lenet on digits" in text
     assert "0.770 ± 0.014" in page.section("nets")
@@ -63,10 +64,10 @@ def test_the_page_has_the_table_and_a_curve_for_each_number_of_devices() -> None
 
 
 def test_nothing_in_a_sweep_becomes_markup() -> None:
-    hostile = render.to_html(sweep(reached, trainer=HOSTILE, dataset=HOSTILE, failed=(HOSTILE,)), [EPOCHS])
+    hostile = html.write(document(sweep(reached, trainer=HOSTILE, dataset=HOSTILE, failed=(HOSTILE,)), [EPOCHS]))
     assert "&lt;script&gt;" in hostile
     assert "<script>" not in hostile
 
 
 def test_a_sweep_without_nets_has_a_page() -> None:
-    assert "Missing: 8 nets" in render.to_html(sweep(), [EPOCHS])
+    assert "Missing: 8 nets" in html.write(document(sweep(), [EPOCHS]))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from suite.render.stopping import Stop, device_s, stops
+from suite.render.sections.scaling import Stop, device_s, stops
 from tests.support import records
 
 

@@ -11,7 +11,7 @@ import pytest
 from suite.processes.answers import Epoch
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Prepared, TrainingRecipe
-from suite.render.sparkline import sparkline
+from suite.render.characters import sparkline
 from suite.run.learning import Curve, Limits, NotScored, OutOfTime, learn
 from suite.run.plan import FIRST_STEP_TIMEOUT_S
 from suite.run.session import Say

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from suite.records.record import Machine, Record
-from suite.render import lead, markdown, terminal
-from suite.render.html import report
+from suite.render import html, lead, markdown, terminal
 from suite.room import errors
 from suite.room.check import neighbours
 from suite.room.conditions import disturbed
@@ -45,7 +44,7 @@ def first_screen(record: Record) -> tuple[str, ...]:
     """Return what is unusual, which every output shows first."""
     [first, *_] = lead.facts(record)
     lines = first.lines if first.name == "Hardware" else ()
-    for page in (terminal.render(record, 160, color=False), markdown.render(record), report.render(record)):
+    for page in (terminal.render(record, 160, color=False), markdown.render(record), html.render(record)):
         assert all(line.replace("'", "&#39;") in page or line in page for line in lines)
         assert bool(lines) == ("Hardware" in page)
     return lines
@@ -62,7 +61,7 @@ def test_eight_cards_with_nvlink(gpus: Gpus) -> None:
     assert machine.host == slower_links.host
     assert (machine.gpu_topology, machine.driver) == ("NV18", "580.65.06")
     assert first_screen(run()) == ()
-    page = report.render(run())
+    page = html.render(run())
     assert "80 GiB, capability 9.0, 18 NVLinks, PCIe x16 generation 5, 1 cores near, at most 700 W" in page
     assert "compute mode default, persistence on, ECC on (0, 1, 2, 3, 4, 5, 6, 7)" in page
 
@@ -150,7 +149,7 @@ def test_throttling_between_two_readings_is_seen(gpus: Gpus) -> None:
     assert conditions.gpus[0].throttled == ("sw_power_cap", "sw_thermal_slowdown")
     assert conditions.gpus[0].watts
     assert "GPU 0 was throttled" in disturbed(conditions)
-    assert " W, sw_power_cap, sw_thermal_slowdown" in report.render(record)
+    assert " W, sw_power_cap, sw_thermal_slowdown" in html.render(record)
 
 
 def test_processes_of_others_are_in_the_record_and_in_every_output(gpus: Gpus) -> None:
@@ -159,13 +158,13 @@ def test_processes_of_others_are_in_the_record_and_in_every_output(gpus: Gpus) -
     record = run(lambda: scene.say(1, processes=4_000_002))
     held = ("process 4000001 holds 3.0 GB of GPU 0", "process 4000002 holds 3.0 GB of GPU 1")
     assert set(held) <= set(record.neighbours)
-    for page in (markdown.render(record), report.render(record)):
+    for page in (markdown.render(record), html.render(record)):
         assert all(sentence in page for sentence in held)
     [conditions] = record.sessions[0].conditions
     assert [gpu.newcomers for gpu in conditions.gpus] == [(), (4_000_002,)]
     newcomer = "another process appeared on GPU 1 (pid 4000002)"
     assert disturbed(conditions) == newcomer
-    assert newcomer in report.render(record)
+    assert newcomer in html.render(record)
 
 
 def test_a_card_for_one_process_is_named_and_under_mps_its_sharing(

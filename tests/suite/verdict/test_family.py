@@ -11,8 +11,7 @@ from suite.verdict import ALPHA_FAIL, ALPHA_PASS, Learned, Middle, Outcome, Term
 from tests.support import family
 from tests.support.family import FAMILY, OUTCOMES, Row
 from tests.support.project import REPOSITORY
-from tests.support.rates import exceeds
-from tests.support.windows import middles_of
+from tests.support.rates import exceeds, middles_of
 
 RUNS = 2000
 

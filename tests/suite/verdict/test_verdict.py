@@ -10,7 +10,7 @@ import pytest
 from suite import verdict
 from suite.verdict import Middle, Outcome, Terms
 from tests.support.family import normal
-from tests.support.windows import middles_of
+from tests.support.rates import middles_of
 
 
 def paired(deltas: Sequence[float], terms: Terms) -> verdict.Verdict:

@@ -2,36 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from suite.plan.workloads import Published, published
 from suite.records.record import Accuracy, CellRecord, Record
 from suite.render import figures
-from suite.render.html.chart import MAX_SERIES, Axis, Chart, Point, Series, figure
-from suite.render.html.environment import bounded
+from suite.render.document import (
+    MAX_SERIES,
+    Axis,
+    Block,
+    Chart,
+    Charts,
+    Fold,
+    Point,
+    Section,
+    Series,
+    Table,
+    Text,
+    Verbatim,
+)
 
 MAX_CHARTS = 12
-MAX_NETS = 24  # in view
+MAX_NETS = 24  # closing lines
+BOOK = (
+    "workload", "k", "document", "their s/epoch", "their gain", "their accuracy", "trainer", "our s/epoch", "our gain",
+    "our accuracy",
+)  # fmt: skip
 
 
-def accuracy(record: Record) -> Mapping[str, object] | None:
-    """Return the learning curves and every trained net; None where nothing was trained."""
+def learning(record: Record) -> Section:
+    """Return the learning curves, every trained net, and the published figures."""
     groups: dict[tuple[str, str, str], list[Accuracy]] = {}
     for run in record.accuracies:
         groups.setdefault((run.trainer, run.workload, run.dataset), []).append(run)
-    if not groups:
-        return None
     names = figures.names(record)
-    return {
-        "charts": [
-            figure(_chart(record, f"{names[trainer]}, {workload}, on {dataset}", runs))
+    blocks: list[Block] = []
+    if groups:
+        charts = tuple(
+            _chart(record, f"{names[trainer]}, {workload}, on {dataset}", runs)
             for (trainer, workload, dataset), runs in list(groups.items())[:MAX_CHARTS]
-        ],
-        "left_out": max(0, len(groups) - MAX_CHARTS),
-        "columns": figures.NET_COLUMNS,
-        "nets": bounded(figures.nets(record), len(record.accuracies), shown=MAX_NETS),
-        "closing": figures.closing_lines(record)[:MAX_NETS],
-    }
+        )
+        blocks += [Charts(charts), Text(_EXPLAINED, muted=True)]
+        if more := len(groups) - len(charts):
+            blocks.append(Text(f"{more} more are in the table.", muted=True))
+        blocks.append(_nets(record))
+        if closing := figures.closing_lines(record)[:MAX_NETS]:
+            blocks += [Text("As the book ends its runs:", muted=True), Verbatim("\n".join(closing))]
+    if rows := _book(record):
+        blocks.append(Fold("Published figures and ours", (_published_table(rows), Text(_GAINS, muted=True))))
+    return Section("learning", "Accuracy", tuple(blocks))
+
+
+_EXPLAINED = (
+    "Each net is trained from scratch, with the same initial weights at every world size; every test sample is counted "
+    "once. At weak scaling the batch grows with the devices, and the rate by the workload's rule."
+)
+_GAINS = (
+    "The documents measured on their own GPUs, so their seconds say little. The gain from more devices says more: how "
+    "many times the work of k = 1 is done in a second."
+)
+
+
+def _nets(record: Record) -> Fold:
+    table = Table.of(
+        "Trained nets",
+        figures.NET_COLUMNS,
+        figures.nets(record),
+        numbers=("k", "seed", "train", "test", "s / epoch"),
+        total=len(record.accuracies),
+    )
+    return Fold("Every trained net, epoch by epoch", (table,))
 
 
 def _chart(record: Record, title: str, runs: Sequence[Accuracy]) -> Chart:
@@ -64,8 +104,12 @@ def _curve(record: Record, runs: Sequence[Accuracy]) -> Series:
     return Series(f"k = {devices}{', weak' if runs[0].mode == 'weak' else ''}", tuple(points))
 
 
-def book(record: Record) -> Mapping[str, object] | None:
-    """Return a row for each published figure and each trainer of ours; None where no figure is published."""
+def _published_table(rows: Sequence[tuple[str, ...]]) -> Table:
+    return Table.of("Published and measured", BOOK, rows, numbers=[*BOOK[1:2], *BOOK[3:6], *BOOK[7:9]])
+
+
+def _book(record: Record) -> list[tuple[str, ...]]:
+    """Return a row for each published figure and each trainer of ours."""
     datasets: dict[tuple[str, str], set[str]] = {}
     for run in record.accuracies:
         datasets.setdefault((run.trainer, run.workload), set()).add(run.dataset)
@@ -76,7 +120,7 @@ def book(record: Record) -> Mapping[str, object] | None:
         if workload and printed and (cell.mode, cell.world_size) != ("weak", 1):  # the same as the strong one
             where = ", ".join(sorted(datasets.get((cell.trainer, cell.workload), ())))
             rows.append(_published(cell, names[cell.trainer], printed, workload.published.get(1), where))
-    return {"rows": bounded(rows, len(rows))} if rows else None
+    return rows
 
 
 def _published(

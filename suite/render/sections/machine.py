@@ -1,32 +1,52 @@
-"""The machine, what changed on it since the baseline, how quiet it was, what was asked, and the raw samples."""
+"""The machine, what changed on it since the baseline, how quiet it was, what was asked, and how to accept the run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from suite.records.baselines import AcceptedRun
+from suite.records import baselines
+from suite.records.baselines import AcceptedRun, Baseline
 from suite.records.record import Record, Session
-from suite.render import figures
-from suite.render.figures import number, plural
-from suite.render.html.environment import bounded
+from suite.render import commands, figures, lead
+from suite.render.document import Block, Facts, Fold, Lines, Section, Step, Steps, Table, Text, Verbatim
+from suite.render.figures import number
 from suite.room.conditions import GpuConditions, disturbed
+from suite.verdict import Outcome
 
 MAX_LINES = 100  # of plan and settings, and of neighbours
-MAX_ROWS = 20  # sessions and workloads in view
-MAX_WINDOWS = 4_000  # of all sessions together
+SESSIONS = (
+    "session", "started", "s", "windows", "blocks", "disturbed", "left out", "others, of a core", "hypervisor",
+    "slowest MHz", "GPUs", "why disturbed",
+)  # fmt: skip
+WORKLOADS = ("workload", "hash", "model", "timed on", "samples", "batch", "learning rate", "fed and computed")
 
 
-def machine(record: Record, accepted: AcceptedRun | None) -> Mapping[str, object]:
+def machine(record: Record, baseline: Baseline | None) -> Section:
     """Return everything about where and how the run was made."""
-    return {
-        "facts": list(_facts(record)),
-        "comparisons": [_changed(since, compared) for since, compared in _compared(record, accepted)],
-        "disturbances": figures.disturbances(record),
-        "neighbours": record.neighbours[:MAX_LINES],
-        "sessions": bounded(map(_session, record.sessions), len(record.sessions), shown=MAX_ROWS),
-        "workloads": bounded(_workloads(record), len(record.workloads), shown=MAX_ROWS),
-        "lines": (*record.settings, *record.plan)[:MAX_LINES],
-    }
+    accepted = newest(record, baseline)
+    blocks = lead.told(record, "machine")
+    blocks.append(Facts(tuple(_facts(record))))
+    for since, compared in _compared(record, accepted):
+        blocks += _changed(since, compared)
+    blocks.append(Text(figures.disturbances(record)))
+    if record.neighbours:
+        blocks.append(Text("The room check before the first session:"))
+        blocks.append(Lines(record.neighbours[:MAX_LINES], len(record.neighbours[MAX_LINES:])))
+    if record.sessions:
+        rows, count = map(_session, record.sessions), len(record.sessions)
+        table = Table.of("Sessions", SESSIONS, rows, numbers=SESSIONS[2:10], total=count)
+        blocks.append(Fold("Session by session", (table,)))
+    asked = Table.of("Workloads", WORKLOADS, _workloads(record), numbers=WORKLOADS[4:6], total=len(record.workloads))
+    lines = (*record.settings, *record.plan)
+    blocks.append(Fold("What was asked", (*([asked] if asked.rows else []), Verbatim("\n".join(lines[:MAX_LINES])))))
+    blocks.append(Fold("Accepting it as a baseline", tuple(_accepting(record, baseline))))
+    return Section("machine", "The machine", tuple(blocks))
+
+
+def newest(record: Record, baseline: Baseline | None) -> AcceptedRun | None:
+    """Return the newest accepted run that is not this one."""
+    runs = baseline.runs if baseline else ()
+    return next((run for run in reversed(runs) if run.run_id != record.run_id), None)
 
 
 def _facts(record: Record) -> Iterable[tuple[str, str]]:
@@ -62,11 +82,16 @@ def _compared(record: Record, accepted: AcceptedRun | None) -> Iterable[_Compare
         )
 
 
-def _changed(since: str, compared: Sequence[tuple[str, str, str]]) -> Mapping[str, object]:
-    """Return what changed since a run, and the names of what did not."""
+def _changed(since: str, compared: Sequence[tuple[str, str, str]]) -> Iterable[Block]:
+    """Yield what changed since a run, and the names of what did not."""
     changes = [(what, before, now) for what, before, now in compared if before != now]
     same = ", ".join(what for what, before, now in compared if before == now)
-    return {"since": since, "changes": bounded(changes, len(changes)), "same": same}
+    if changes:
+        yield Table.of(f"What changed since {since}", ("what", "before", "now"), changes)
+        if same:
+            yield Text(f"The same: {same}.", muted=True)
+    else:
+        yield Text(f"Nothing changed since {since}, as far as is known: {same or 'nothing is recorded of it'}.")
 
 
 def _versions(before: Mapping[str, str], now: Mapping[str, str]) -> list[tuple[str, str, str]]:
@@ -129,25 +154,31 @@ def _workloads(record: Record) -> Iterable[tuple[str, ...]]:
         )
 
 
-def samples(record: Record) -> Mapping[str, object] | None:
-    """Return every window in milliseconds a step, in the order of timing; None where nothing was timed."""
-    steps = {arm.id: arm.steps_per_window for arm in record.arms}
-    left, shown = MAX_WINDOWS, []
-    for session in record.sessions:
-        count = len(session.windows)
-        if 0 < count <= left:
-            left -= count
-            shown.append((f"Session {number(session.number, 'd')}, {plural(count, 'window')}", _arms(session, steps)))
-    total = sum(len(session.windows) for session in record.sessions)
-    return {"sessions": shown, "left_out": total - (MAX_WINDOWS - left)} if total else None
-
-
-def _arms(session: Session, steps: Mapping[str, int]) -> dict[str, str]:
-    """Return the slowest rank's milliseconds a step, by arm; a dot follows what was disturbed."""
-    texts: dict[str, list[str]] = {}
-    left_out = frozenset(session.left_out)
-    for window in session.windows:
-        step_ns = max(window.duration_ns, default=0) / (steps.get(window.arm, 1) or 1)
-        text = number(step_ns / 1e6, ".2f") + ("·" if window.block in left_out or window.disturbed else "")
-        texts.setdefault(window.arm, []).append(text)
-    return {arm: " ".join(of_arm) for arm, of_arm in texts.items()}
+def _accepting(record: Record, baseline: Baseline | None) -> Iterable[Block]:
+    """Yield how this run, or one like it, becomes the accepted baseline."""
+    runs = baseline.runs if baseline else ()
+    included = any(run.run_id == record.run_id for run in runs)
+    failed = any(cell.outcome is Outcome.FAIL for cell in record.cells)
+    if included:
+        yield Text(f"This run is one of the {len(runs)} in the accepted baseline.")
+    elif never := baselines.refusal(record):
+        yield Text(f"This run cannot be accepted: {never}.")
+    else:
+        yield Steps((Step("measure it again and accept it", commands.accept(record)),))
+        if any(map(baselines.slowed, record.cells)):
+            yield Text(
+                "Something failed here. =slower says that the slowdown is wanted: the accepted runs of the cells that "
+                "became slower are dropped, including the pinned run that slow drift is compared with."
+            )
+        elif failed:
+            yield Text(
+                "Something failed here, and no cell became slower. =slower accepts the run with its FAIL, and drops no "
+                "accepted run."
+            )
+    so_far = f" It holds {figures.plural(len(runs), 'accepted run')} so far." if baseline and not included else ""
+    after = baselines.warning(record) or "Later runs rebuild its commit and measure it in the same sessions."
+    yield Text(
+        f"What is accepted is written to {record.machine.key}/baseline.json in the report folder, a small file that is "
+        f"committed and reviewed in a pull request like code.{so_far} {after}",
+        muted=True,
+    )

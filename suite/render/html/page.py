@@ -1,0 +1,172 @@
+"""A document as one self-contained HTML page: it loads nothing, runs nothing, and needs no network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import singledispatch
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from suite.records.baselines import Baseline
+from suite.records.record import Record
+from suite.render import report
+from suite.render.document import (
+    SHOWN,
+    Badge,
+    Block,
+    Chart,
+    Charts,
+    Command,
+    Document,
+    Drawn,
+    Facts,
+    Fold,
+    Intervals,
+    Lines,
+    Link,
+    Piece,
+    Span,
+    Stack,
+    Steps,
+    Table,
+    Text,
+    Value,
+    Verbatim,
+)
+from suite.render.html import chart
+from suite.render.html.environment import environment, macro
+
+LINKS = (("../../index.html", "History of this machine"), ("summary.md", "summary.md"), ("record.json", "record.json"))
+MADE = "Made by torch-scaling-suite from record.json. This page loads nothing and runs nothing."
+
+
+def render(record: Record, baseline: Baseline | None = None) -> str:
+    """Return the page of a run, for its folder, two below that of its machine."""
+    return write(report.document(record, baseline), LINKS, MADE)
+
+
+def write(document: Document, links: Sequence[tuple[str, str]] = (), made: str = "") -> str:
+    """Return a document as a page.
+
+    Args:
+        document: what it says.
+        links: address and text of other files.
+        made: a sentence on how the page is made.
+    """
+    sections = [(section, _all(section.blocks)) for section in document.sections]
+    first = document.first
+    pictures = [(isinstance(picture, Stack), _html(picture)) for picture in first.pictures]
+    template = environment().get_template("document.html.j2")
+    return template.render(document=document, first=first, pictures=pictures, sections=sections, links=links, made=made)
+
+
+def _all(blocks: Sequence[Block]) -> Markup:
+    return Markup("").join(map(_html, blocks))
+
+
+@singledispatch
+def _html(block: object) -> Markup:
+    raise TypeError(type(block))
+
+
+@_html.register(Text)
+@_html.register(Lines)
+@_html.register(Facts)
+@_html.register(Steps)
+@_html.register(Verbatim)
+def _words(block: Text | Lines | Facts | Steps | Verbatim) -> Markup:
+    return macro(type(block).__name__.lower(), block)
+
+
+@_html.register
+def _table(table: Table) -> Markup:
+    """Return the rows in view, and the others behind a fold; bars of a column share an axis."""
+    drawn = table.drawn
+    spans = [span for row in table.rows for at in drawn for span in _spans(row[at])]
+    bars = chart.strips(spans, table.rules.at, log=table.rules.log)
+    rows = [
+        [
+            Markup("").join(next(bars) for _ in _spans(value)) if at in drawn else _value(value)
+            for at, value in enumerate(row)
+        ]
+        for row in table.rows
+    ]
+    classes = dict.fromkeys(drawn, "drawn")
+    classes |= {at: "n" for at, name in enumerate(table.columns) if name in table.numbers}
+    classes |= {at: "why" for at, name in enumerate(table.columns) if name in table.long}
+    return macro("table", table, rows[:SHOWN], rows[SHOWN:], classes)
+
+
+def _spans(value: Value) -> tuple[Span | None, ...]:
+    return value.spans if isinstance(value, Drawn) else ()
+
+
+def _value(value: Value) -> str:
+    match value:
+        case Badge():
+            return macro("badge", value.outcome, value.counts)
+        case Link():
+            return macro("link", value.text, value.address)
+        case Command():
+            return macro("command", value.text)
+        case _:
+            return str(value)
+
+
+@_html.register
+def _charts(charts: Charts) -> Markup:
+    chosen = [
+        (name, list(dict.fromkeys(each.groups[at] for each in charts.charts))) for at, name in enumerate(charts.filters)
+    ]
+    classes = [
+        " ".join(f"f{at}-{chosen[at][1].index(value)}" for at, value in enumerate(each.groups[: len(chosen)]))
+        for each in charts.charts
+    ]
+    figures = [chart.figure(each) for each in charts.charts]
+    filters = [(at, name, values) for at, (name, values) in enumerate(chosen) if len(values) > 1]
+    return macro("charts", list(zip(figures, classes, strict=True)), charts.paired, filters)
+
+
+@_html.register
+def _chart(drawn: Chart) -> Markup:
+    return chart.figure(drawn)
+
+
+@_html.register
+def _intervals(picture: Intervals) -> Markup:
+    bars = chart.strips([row.span for row in picture.rows], picture.rules.at, log=picture.rules.log)
+    return macro("intervals", picture, list(zip(picture.rows, bars, strict=True)))
+
+
+class _Place(NamedTuple):
+    """Where a piece of a stacked bar is, in percent, and its colour; one that saves time has no place."""
+
+    piece: Piece
+    start: float | None
+    width: float | None
+    style: str
+
+
+@_html.register
+def _stack(picture: Stack) -> Markup:
+    """Return stacked bars on one axis; a piece has the same colour in each."""
+    longest = max(sum(max(piece.size, 0.0) for piece in bar.pieces) for bar in picture.bars) or 1.0
+    names = list(dict.fromkeys(piece.name for bar in picture.bars for piece in bar.pieces))
+    bars = []
+    for bar in picture.bars:
+        at, places = 0.0, []
+        for piece in bar.pieces:
+            number = names.index(piece.name)
+            style = "ideal" if number == 0 else f"p{(number - 1) % chart.STYLES}"
+            drawn = 0.0 < piece.size < float("inf")
+            width = 100 * piece.size / longest if drawn else None
+            places.append(_Place(piece, 100 * at / longest if drawn else None, width, style))
+            at += piece.size if drawn else 0.0
+        bars.append((bar, places))
+    return macro("stack", picture, bars)
+
+
+@_html.register
+def _fold(fold: Fold) -> Markup:
+    return macro("fold", fold, _all(fold.blocks))
