@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 from suite.base.sides import SidePool
-from suite.communication import alpha_beta
 from suite.plan.collectives import IN_PROCESS, LARGE_BYTES, SIZES_BYTES, CollectiveCell
 from suite.processes.answers import Timed
 from suite.processes.failure import WorkerFailure, repeated
@@ -26,6 +25,7 @@ from suite.run import blocks
 from suite.run.plan import Plan
 from suite.run.session import Say
 from suite.run.timer import LEAD_IN_S, Subject, Timer, lead_in, timing
+from suite.verdict import alpha_beta
 
 WINDOW_S = 0.008  # long against the tens of microseconds by which ranks leave a barrier one after the other
 MAX_CALLS = 1000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from suite.communication.projection import ASSUMPTIONS, Projection, project
 from suite.records.record import CollectivePoint, CollectiveRecord, Record, oversubscribed_mark
 from suite.render import commands, figures, lead
 from suite.render.document import (
@@ -24,6 +23,7 @@ from suite.render.document import (
     Value,
 )
 from suite.render.figures import interval, number, size
+from suite.render.projection import ASSUMPTIONS, Projection, project
 from suite.verdict.metrics import Interval
 
 MAX_CHARTS = 6

@@ -15,7 +15,6 @@ from reference.all_reduce import ALL_REDUCE
 from suite.base.sides import SidePool
 from suite.benchmarks.test_all_reduce import properties
 from suite.checks.bench import Bench
-from suite.communication.alpha_beta import Line
 from suite.plan import collectives as collective_cells
 from suite.plan.collectives import IN_PROCESS, SIZES_BYTES, CollectiveCell, sweeps
 from suite.plan.config import Config
@@ -29,6 +28,7 @@ from suite.run import collectives as all_reduce
 from suite.run.collectives import CHECK_TIMEOUT_S, WINDOW_S, measure
 from suite.run.execute import RunResult
 from suite.run.plan import Plan
+from suite.verdict.alpha_beta import Line
 from tests.mutants import (
     accumulates_in_bfloat16,
     average_instead_of_sum,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from suite.communication.projection import Point, project
 from suite.records.record import Record
+from suite.render.projection import Point, project
 from tests.support import records
 
 ONE_S = 0.056

@@ -7,9 +7,9 @@ import math
 import numpy
 import pytest
 
-from suite.communication import alpha_beta
-from suite.communication.alpha_beta import Line, algbw_gb_per_s, busbw_gb_per_s, fit, fit_line
 from suite.plan.collectives import SIZES_BYTES
+from suite.verdict import alpha_beta
+from suite.verdict.alpha_beta import Line, algbw_gb_per_s, busbw_gb_per_s, fit, fit_line
 from suite.verdict.metrics import Interval
 
 ALPHA_S, BETA_S_PER_BYTE = 50e-6, 1e-9
