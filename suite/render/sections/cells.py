@@ -12,6 +12,7 @@ from suite.render.document import (
     Badge,
     Block,
     Drawn,
+    Facts,
     Fold,
     Lines,
     Link,
@@ -26,6 +27,7 @@ from suite.render.document import (
     Verbatim,
 )
 from suite.render.lead import RED
+from suite.render.sections.lost_time import stack
 from suite.verdict import Outcome
 from suite.verdict.metrics import Interval
 
@@ -116,6 +118,11 @@ def _cell(record: Record, cell: CellRecord) -> Fold:
             fall.sentence if fall.side == "candidate" else f"{fall.side}: {fall.sentence}" for fall in cell.waterfalls
         ]
     blocks: list[Block] = [Lines(tuple(about))] if about else []
+    [row] = figures.rows(record, [cell])
+    known = [pair for pair in zip(figures.COLUMNS, row, strict=True) if pair[1] != NONE]
+    blocks.append(Facts(tuple(known[1:])))
+    if cell.waterfalls:
+        blocks.append(stack(cell))
     if cell.outcome in RED:
         blocks.append(Steps((Step("measure it alone", commands.only(record, [cell])),)))
     if cell.checks:
