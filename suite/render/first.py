@@ -99,7 +99,7 @@ def _slower_first(cells: Iterable[CellRecord]) -> list[CellRecord]:
 
 def asked(record: Record) -> Intervals | Chart | None:
     """Return the picture of what was asked; None where nothing was measured."""
-    cells = once(record.cells)
+    cells = once(figures.gravest_first(record.cells))
     if compared := _slower_first(cells):
         lost_cells = [cell for cell in cells if cell.outcome is Outcome.ERROR and cell.slowdown is None]
         rows = [_row(cell) for cell in figures.gravest_first([*compared, *lost_cells])]

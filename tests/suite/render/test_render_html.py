@@ -205,7 +205,9 @@ class TestSize:
         page = Page(html)
         assert len(html) < 3_000_000
         assert page.all("title")[0].text == "Scaling: 1 FAIL, 9999 PASS"
-        assert "t7777 lenet" in next(e.text for e in page.all("th") if "tbody" in e.ancestors)
+        rows = [element.text for element in page.all("th") if "tbody" in element.ancestors]
+        assert "c7777" in rows[0], "in the picture"
+        assert "t7777 lenet" in next(name for name in rows if " lenet" in name), "and in the table"
         assert f"{10_000 - SHOWN - FOLDED} more are not shown" in page.section("cells")
         assert len(summary.encode()) <= markdown.MAX_BYTES
         assert "t7777 lenet" in summary
