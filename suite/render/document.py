@@ -252,6 +252,13 @@ class Charts:
     filters: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Grid:
+    """Groups of parts next to each other, where there is space for it."""
+
+    groups: tuple[tuple[Block, ...], ...]
+
+
 class Piece(NamedTuple):
     """A part of a stacked bar: what it is, and its size in the bar's unit; a negative one saves."""
 
@@ -349,7 +356,7 @@ class Fold:
     anchor: str = ""
 
 
-Block = Text | Lines | Facts | Steps | Verbatim | Table | Charts | Stack | Intervals | Fold
+Block = Text | Lines | Facts | Steps | Verbatim | Table | Charts | Grid | Stack | Intervals | Fold
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,13 @@ def _lost(cell: CellRecord) -> tuple[bool, float]:
     return fall.named is not None, 1 - fall.ideal_s.estimate / fall.measured_s.estimate
 
 
+def _told(cell: CellRecord, *, known: bool) -> Iterable[str]:
+    """Yield the sentence of a cell's waterfall if a part of the step is known to cost time, or if none is."""
+    fall = cell.own_waterfall
+    if fall is not None and (fall.named is not None) is known:
+        yield f"{cell.label}: {fall.sentence}"
+
+
 def lost(record: Record) -> Stack | None:
     """Return where the time of the worst cell went; None where no cell was taken apart."""
     cell = worst(record)
@@ -147,10 +154,10 @@ def lost(record: Record) -> Stack | None:
 
 
 def _why(record: Record) -> Iterable[str]:
-    """Yield the sentence of the worst cell's waterfall, and what changed in its step."""
+    """Yield the sentence of the worst cell's waterfall where it names a part, and what changed in its step."""
     cell, said = worst(record), sentence(record)
-    if cell is not None and cell.own_waterfall is not None:
-        yield f"{cell.label}: {cell.own_waterfall.sentence}"
+    if cell is not None:
+        yield from _told(cell, known=True)
     else:
         failed = [each for each in figures.gravest_first(record.cells) if each.outcome in lead.RED]
         yield from (each.reason for each in failed[:1] if each.reason not in said)
@@ -183,9 +190,11 @@ def _muted(record: Record) -> Iterable[str]:
     """Yield what is not known."""
     if line := lead.no_baseline(record):
         yield f"{line}."
-    named = worst(record)
+    apart = worst(record)
+    if apart is not None:
+        yield from _told(apart, known=False)
     without = [cell for cell in record.cells if cell.world_size > 1 and not cell.waterfalls and cell.why("waterfall")]
-    if without and named is not None:
+    if without and apart is not None:
         yield f"{plural(len(without), 'cell')} {'was' if len(without) == 1 else 'were'} not taken apart."
     elif without:
         yield f"Where the time went is not known: {without[0].why('waterfall')}."

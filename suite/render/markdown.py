@@ -24,6 +24,7 @@ from suite.render.document import (
     Drawn,
     Facts,
     Fold,
+    Grid,
     Intervals,
     Lines,
     Section,
@@ -168,6 +169,11 @@ def _steps(block: Steps) -> Iterator[str]:
 @_lines.register
 def _verbatim(block: Verbatim) -> Iterator[str]:
     yield from (_fence(block.text[:MAX_STACKS]), "")
+
+
+@_lines.register
+def _grid(block: Grid) -> Iterator[str]:
+    yield from (line for group in block.groups for part in group for line in _lines(part))
 
 
 @_lines.register

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
-Kind = Literal[
-    # of time beside a base
-    "few sessions", "slower", "not slower", "unconfirmed", "undecided", "uneven", "left", "over budget",
-    # of a floor
-    "few sessions for a floor", "below the floor", "above the floor", "floor unconfirmed", "floor undecided",
-    # of the machine
-    "few accepted runs", "few sessions of the accepted commit", "gap widened", "accepted runs differ",
-    "machine worse", "machine unchanged", "machine undecided",
-    # of accuracy
-    "no seeds", "less accurate", "as accurate", "one seed pair", "accuracy undecided",
-]  # fmt: skip
+OfTime = Literal["slower", "not slower", "unconfirmed", "undecided", "uneven"]
+OfTheBudget = Literal["few sessions", "left", "over budget"]
+OfAFloor = Literal[
+    "few sessions for a floor", "below the floor", "above the floor", "floor unconfirmed", "floor undecided"
+]
+OfTheMachine = Literal["gap widened", "accepted runs differ", "machine worse", "machine unchanged", "machine undecided"]
+OfTheBaseline = Literal["few accepted runs", "few sessions of the accepted commit", "no seeds"]
+OfAccuracy = Literal["less accurate", "as accurate", "one seed pair", "accuracy undecided"]
+Kind = Literal[OfTime, OfTheBudget, OfAFloor, OfTheMachine, OfTheBaseline, OfAccuracy]
 
 
 class Reason(NamedTuple):
@@ -43,15 +41,19 @@ def percent(delta: float) -> str:
 
 def sentence(reason: Reason) -> str:
     """Return a reason in words."""
+    families = {
+        OfTime: _of_time,
+        OfTheBudget: _of_the_budget,
+        OfAFloor: _of_a_floor,
+        OfTheMachine: _of_the_machine,
+        OfTheBaseline: _of_the_baseline,
+        OfAccuracy: _of_accuracy,
+    }
+    return next(words for kinds, words in families.items() if reason.kind in get_args(kinds))(reason)
+
+
+def _of_the_budget(reason: Reason) -> str:
     of = reason.numbers
-    if reason.kind in ("slower", "not slower", "unconfirmed", "undecided", "uneven"):
-        return f"{percent(of['delta'])} {_against_a_base(reason)}"
-    if "floor" in reason.kind:
-        return f"efficiency{_of_a_floor(reason)}"
-    if "accura" in reason.kind or reason.kind == "one seed pair":
-        return (
-            f"accuracy {_signed(of['mean'])} than {reason.names['than']} over {_pairs(of['pairs'])}{_accurate(reason)}"
-        )
     match reason.kind:
         case "few sessions":
             return (
@@ -64,11 +66,16 @@ def sentence(reason: Reason) -> str:
                 f"too noisy for this budget: it needs {remedy}, and left its time to other cells after "
                 f"{of['sessions']:.0f} sessions; raise --scaling-budget, or select it alone (-k)"
             )
-        case "over budget":
+        case _:
             return (
                 f"not judged: budget; {of['budget_s']:.0f} s are spent on {of['judged']:.0f} of {of['cells']:.0f} "
                 f"cells{reason.names['room']}: raise --scaling-budget, or select fewer cells"
             )
+
+
+def _of_the_baseline(reason: Reason) -> str:
+    of = reason.numbers
+    match reason.kind:
         case "few accepted runs":
             runs = f"{of['runs']:.0f} accepted run(s) of this host, an hour or more apart, have it"
             return f"{runs}: {of['needed']:.0f} are needed"
@@ -77,23 +84,22 @@ def sentence(reason: Reason) -> str:
                 "the accepted commit was measured on one device and on several in "
                 f"{of['sessions']:.0f} session(s) of this run: {of['needed']:.0f} are needed"
             )
-        case "no seeds":
-            return f"no seed was trained on 1 and on k devices: train {of['needed']:.0f} seeds on both"
         case _:
-            return _of_the_machine(reason)
+            return f"no seed was trained on 1 and on k devices: train {of['needed']:.0f} seeds on both"
 
 
-def _against_a_base(reason: Reason) -> str:
+def _of_time(reason: Reason) -> str:
     of = reason.numbers
+    slower = f"{percent(of['delta'])} than the base"
     match reason.kind:
         case "slower":
-            return f"than the base, at least {percent(of['low'])} {_confidence(of)}"
+            return f"{slower}, at least {percent(of['low'])} {_confidence(of)}"
         case "not slower":
             bound = "most" if of["high"] >= 0 else "least"
-            return f"than the base, at {bound} {percent(of['high'])} (after {of['sessions']:.0f} sessions)"
+            return f"{slower}, at {bound} {percent(of['high'])} (after {of['sessions']:.0f} sessions)"
         case "uneven":
             return (
-                f"than the base by the faster half of its windows, but {percent(of['average'])} by all of them: some "
+                f"{slower} by the faster half of its windows, but {percent(of['average'])} by all of them: some "
                 "steps are slower"
             )
         case "unconfirmed":
@@ -102,18 +108,16 @@ def _against_a_base(reason: Reason) -> str:
             possible = f"and anything from {percent(of['low'])} to {percent(of['high'])} (95 %) is possible"
     minutes = f"about {of['more_s'] / 60:.1f} more minutes" if "more_s" in of else "more time than is sensible"
     if "tolerance" in of:
-        return (
-            f"than the base, {possible}: it needs {minutes}, a quieter machine, or a tolerance of {of['tolerance']:.0%}"
-        )
-    return f"than the base, {possible}: it needs {minutes}, or a quieter machine"
+        return f"{slower}, {possible}: it needs {minutes}, a quieter machine, or a tolerance of {of['tolerance']:.0%}"
+    return f"{slower}, {possible}: it needs {minutes}, or a quieter machine"
 
 
 def _of_a_floor(reason: Reason) -> str:
     of = reason.numbers
     if reason.kind == "few sessions for a floor":
         needed = f"a floor of {of['floor']:.2f} needs {of['needed']:.0f}"
-        return f": {of['sessions']:.0f} session(s) measured, {needed}{_more(of)}"
-    text = f" {of['efficiency']:.2f} [{of['low']:.2f}, {of['high']:.2f}], floor {of['floor']:.2f}"
+        return f"efficiency: {of['sessions']:.0f} session(s) measured, {needed}{_more(of)}"
+    text = f"efficiency {of['efficiency']:.2f} [{of['low']:.2f}, {of['high']:.2f}], floor {of['floor']:.2f}"
     match reason.kind:
         case "below the floor":
             return f"{text}: below it {_confidence(of)}"
@@ -159,20 +163,22 @@ def _of_the_machine(reason: Reason) -> str:
             return said
 
 
-def _accurate(reason: Reason) -> str:
+def _of_accuracy(reason: Reason) -> str:
     of = reason.numbers
+    pairs = f"{of['pairs']:.0f} seed pair{'' if of['pairs'] == 1 else 's'}"
+    text = f"accuracy {_signed(of['mean'])} than {reason.names['than']} over {pairs}"
     match reason.kind:
         case "less accurate":
-            return f", at least {_signed(of['bound'])} {_confidence(of)}"
+            return f"{text}, at least {_signed(of['bound'])} {_confidence(of)}"
         case "as accurate":
-            return f", at worst {_signed(of['bound'])} (margin {of['margin']:g})"
+            return f"{text}, at worst {_signed(of['bound'])} (margin {of['margin']:g})"
         case "one seed pair":
             assumed = f"pairs are assumed to differ by {of['seed_sd']:g}"
-            return f"; one pair shows no spread, and {assumed}: it needs {_seeds(of)}"
+            return f"{text}; one pair shows no spread, and {assumed}: it needs {_seeds(of)}"
         case _:
             wider = f", or a margin of {of['margin']:.2f}" if "margin" in of else ""
             possible = f"anything from {_signed(of['low'])} to {_signed(of['high'])} is possible"
-            return f", and {possible}: it needs {_seeds(of)}{wider}"
+            return f"{text}, and {possible}: it needs {_seeds(of)}{wider}"
 
 
 def _confidence(of: Mapping[str, float]) -> str:
@@ -181,10 +187,6 @@ def _confidence(of: Mapping[str, float]) -> str:
 
 def _seeds(of: Mapping[str, float]) -> str:
     return f"about {of['more']:.0f} more seed pairs" if "more" in of else "more seed pairs than is sensible"
-
-
-def _pairs(count: float) -> str:
-    return f"{count:.0f} seed pair{'' if count == 1 else 's'}"
 
 
 def _signed(difference: float) -> str:

@@ -22,6 +22,7 @@ from suite.render.document import (
     Drawn,
     Facts,
     Fold,
+    Grid,
     Intervals,
     Lines,
     Link,
@@ -165,6 +166,11 @@ def _stack(picture: Stack) -> Markup:
             at += piece.size if drawn else 0.0
         bars.append((bar, places))
     return macro("stack", picture, bars)
+
+
+@_html.register
+def _grid(grid: Grid) -> Markup:
+    return macro("multiples", [_all(group) for group in grid.groups])
 
 
 @_html.register

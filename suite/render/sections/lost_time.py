@@ -11,6 +11,7 @@ from suite.render.document import (
     Drawn,
     Facts,
     Fold,
+    Grid,
     Lines,
     Piece,
     Rules,
@@ -38,8 +39,7 @@ def lost_time(record: Record) -> Section:
     blocks = lead.told(record, "lost_time")
     if cells:
         blocks.append(Text(_EXPLAINED, muted=True))
-        for cell in cells[:MAX_WATERFALLS]:
-            blocks += waterfall(cell)
+        blocks.append(Grid(tuple(map(waterfall, cells[:MAX_WATERFALLS]))))
         if others := [(cell.label, cell.waterfalls[0].sentence) for cell in cells[MAX_WATERFALLS:]]:
             blocks.append(Table.of("Other cells", ("cell", "largest part"), others))
         blocks.append(Fold("What each part means", (Facts(tuple(CAUSES.items())),)))
@@ -55,7 +55,7 @@ _EXPLAINED = (
 )
 
 
-def waterfall(cell: CellRecord) -> list[Block]:
+def waterfall(cell: CellRecord) -> tuple[Block, ...]:
     """Return the picture, the sentences and the table of one cell's waterfalls."""
     sides = cell.waterfalls
     factor, unit = _unit(sides)
@@ -74,7 +74,7 @@ def waterfall(cell: CellRecord) -> list[Block]:
     columns = ("part", f"{unit} →", *numbers[: len(sides)], "longer")
     notes = tuple(dict.fromkeys(note for side in sides for note in side.notes))
     sentences = [side.sentence if len(sides) == 1 else f"{side.side}: {side.sentence}" for side in sides]
-    return [
+    return (
         stack(cell),
         *(Text(sentence) for sentence in sentences),
         Fold(
@@ -84,7 +84,7 @@ def waterfall(cell: CellRecord) -> list[Block]:
                 *([Lines(notes)] if notes else []),
             ),
         ),
-    ]
+    )
 
 
 def stack(cell: CellRecord) -> Stack:

@@ -260,7 +260,7 @@ class TestContent:
                 "rank 1 died",
             ]),
             ("memory", ["base:ddp:lenet:strong:2 1.0 GB in tensors, 2.0 GB reserved"]),
-            ("scaling", ["ideal", "ddp 2 0.90 [0.85, 0.95]"]),
+            ("scaling", ["ideal", "ddp 2 0.90 [0.85, 0.95]", "k = 2 still pays: ddp, scratch"]),
             ("scaling", ["Stop at k = 2", "ddp lenet strong 2 0.90 [0.85, 0.95] 7.22 14.4 1.11"]),
             ("lost_time", ["contention + imbalance, not separable", "one process has no slowest rank"]),
             ("lost_time", ["the exchange costs 11.2 ms", "exchange 11.20 [8.96, 13.44] 5.60 [4.48, 6.72] +5.60"]),
