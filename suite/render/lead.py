@@ -154,7 +154,7 @@ def verdicts(record: Record) -> list[str]:
 def no_baseline(record: Record) -> str:
     """Return a line on the cells that have nothing to be compared with; empty where there are none."""
     count = sum(1 for cell in record.cells if cell.outcome is Outcome.NO_BASELINE)
-    how = "accept a run like this one, or measure a base in the same run (the commands are above)"
+    how = "accept a run like this one, or measure a base in the same run"
     if baselines.refusal(record):
         how = "measure a base in the same run, or accept a run that ends without an ERROR"
     return f"{Outcome.NO_BASELINE.value}: {plural(count, 'cell')}; {how}" if count else ""
@@ -222,7 +222,7 @@ def _right(record: Record) -> Iterable[str]:
         checks = f"{plural(record.checks_to_come, 'check')} of correctness"
         yield f"This run goes on with {checks}; pytest's closing line and JUnit give the outcome."
     elif record.cells:
-        yield "This run did not check gradients; the command below does."
+        yield "This run did not check gradients; pytest -m correctness does."
     names = figures.names(record)
     classes = [arm for arm in record.arms if arm.side == "candidate" and not arm.runs_script]
     own = [arm for arm in classes if arm.oracle == "self" and not arm.has_reference]
