@@ -43,7 +43,8 @@ def first(record: Record) -> First:
 
 def _summary(record: Record) -> str:
     counts = f"{figures.headline(cell.outcome for cell in record.cells)}. " if record.cells else ""
-    return f"{counts}{figures.took(record)}."
+    hosts = f" on {plural(record.machine.hosts, 'host')}" if record.machine.hosts > 1 else ""
+    return f"{counts}{figures.took(record)}{hosts}."
 
 
 def sentence(record: Record) -> str:
