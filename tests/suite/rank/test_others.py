@@ -64,14 +64,21 @@ def waited_ns() -> int:
 @COUNTED
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a busy process"])
 def test_others_had_the_core_while_a_busy_process_waited(beside: bool, core: int, no_children: Path) -> None:
-    """Alone it waits too, where the machine has other processes."""
+    """Alone it waits too, where the machine has other processes.
+
+    The two counts agree in one of five spans: where a quota stops this thread, or another thread of this process runs
+    on another core, it waits while nobody else has its core.
+    """
+    differences = []
     with spinning(core) if beside else nullcontext():
-        others, waited_before_ns = Others(tasks=no_children), waited_ns()
-        spin(0.25)
-        taken_ns, waited = others.read_ns(), waited_ns() - waited_before_ns
-    assert taken_ns is not None
-    assert abs(taken_ns - waited) < 0.02e9 + 0.1 * waited
-    assert waited > (0.05e9 if beside else -1)
+        for _ in range(5):
+            others, waited_before_ns = Others(tasks=no_children), waited_ns()
+            spin(0.1)
+            taken_ns, waited = others.read_ns(), waited_ns() - waited_before_ns
+            assert taken_ns is not None
+            assert waited > (0.02e9 if beside else -1)
+            differences.append(abs(taken_ns - waited) - 0.1 * waited)
+    assert min(differences) < 0.01e9
 
 
 def test_an_idle_core_is_nobodys(core: int, no_children: Path, tmp_path: Path) -> None:
