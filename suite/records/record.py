@@ -168,14 +168,20 @@ class Probe(Timing):
 class Session(Part):
     """One set of fresh processes; windows in the order they were timed.
 
-    `training_s` and `counting_s` are parts of `wall_s`. `conditions` are those of each block; the blocks in `left_out`
-    were disturbed, by their conditions and not by their times.
+    Parts of `wall_s`, in their order: waiting for templates, starting processes, the warm-up, all blocks, training
+    nets, timing the parts of cells, counting what a step does. The rest is the end of the processes. `conditions` are
+    those of each block; the blocks in `left_out` were disturbed, by their conditions and not by their times.
     """
 
     number: int
     started_utc: str
     wall_s: Finite
+    waiting_s: Finite = 0.0
+    starting_s: Finite = 0.0
+    warming_s: Finite = 0.0
+    timing_s: Finite = 0.0
     training_s: Finite = 0.0
+    explaining_s: Finite = 0.0
     counting_s: Finite = 0.0
     windows: tuple[Window, ...]
     conditions: tuple[Conditions, ...] = ()
