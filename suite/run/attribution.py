@@ -41,6 +41,7 @@ OF_A_SLOWER_CELL = {"quick": 3, "full": SESSIONS}
 SESSION_S = {"quick": 5.0, "full": 10.0}
 MOST_CELLS = 3  # with a base in the run: the slowest ones, so that a session does not become many times longer
 
+LONG_STEP_S = 1.0  # the variants of a shorter step have windows of several steps, and how many follows from a warm one
 SHARE = 0.1  # of the budget, in a session with a base: for the waterfalls of a cell
 SIDES: tuple[Side, ...] = ("candidate", "base")
 
@@ -246,7 +247,8 @@ def _time(
     subjects, step_s = dict[tuple[Target, Point], Subject](), dict[tuple[Target, Point], float]()
     for target, point in order:
         variant = _Variant(run, groups, target, point)
-        subject = variant.subject(sessions.step_s.get(variant.arm, 0.0))
+        usual_s = sessions.step_s.get(variant.arm, 0.0)
+        subject = variant.subject(usual_s if usual_s >= LONG_STEP_S else 0.0)
         if (warm := timer.warm(subject)) is not None:
             subjects[target, point], step_s[target, point] = subject, warm.step_s
     steps = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from suite.base.sides import Sides
@@ -63,11 +64,13 @@ class Known(NamedTuple):
         loading_s: what loading templates takes of a session; 0 where each rank loads torch by itself.
         rank_s: of a core, until a rank has built its trainer.
         step_s: seconds a step of the arms that have been timed; a window has one step or more.
+        cold_s: of their first windows, with which a later session's warm-up mostly ends.
     """
 
     loading_s: float
     rank_s: float
     step_s: Mapping[Arm, float]
+    cold_s: Mapping[Arm, float] = MappingProxyType({})
 
 
 class Lengths:
@@ -86,13 +89,16 @@ class Lengths:
 
     def learn(self, timed: Iterable[Arm], untimed: Iterable[Arm]) -> None:
         """Learn from the last session, which had these arms."""
-        last, blocks = self._run.sessions[-1], len(self._run.sessions[-1].conditions)
-        starting_s, round_s = _parts(self._run, self._with_jobs(timed), self._with_jobs(untimed), self._known())
+        last, blocks, known = self._run.sessions[-1], len(self._run.sessions[-1].conditions), self._known()
+        parts = _parts(self._run, self._with_jobs(timed), self._with_jobs(untimed), known)
+        starting_s, warming_s, round_s = parts
         if last.starting_s and starting_s and blocks and round_s:
             before_s, timed_s = last.starting_s + last.warming_s, last.timing_s - last.filling_s
+            # An arm's first warm-up is longer, because nobody knew how long a warm step takes.
+            first = len(self._run.sessions) == 1 and all(arm in known.cold_s for arm in self._with_jobs(timed))
             self._pace = Pace(
                 last.starting_s / starting_s,
-                last.warming_s / round_s,
+                1.0 if first else last.warming_s / warming_s,
                 last.timing_s / (2 * blocks * round_s),
                 max(0.0, last.usual_s - before_s - timed_s),
             )
@@ -102,7 +108,7 @@ class Lengths:
 
     def _known(self) -> Known:
         rank_s = RANK_S if self._sides.forks else self._sides.start_s
-        return Known(self._sides.loading_s, rank_s, self._sessions.step_s)
+        return Known(self._sides.loading_s, rank_s, self._sessions.step_s, self._sessions.cold_s)
 
 
 def session(
@@ -122,18 +128,19 @@ def session(
         known: of its parts.
         pace: of the last session.
     """
-    starting_s, round_s = _parts(run, timed, untimed, known)
-    start_s, each_s = pace.starting * starting_s + pace.warming * round_s, pace.timing * round_s
+    starting_s, warming_s, round_s = _parts(run, timed, untimed, known)
+    start_s, each_s = pace.starting * starting_s + pace.warming * warming_s, pace.timing * round_s
     rounds = 2 * run.block_count(start_s, each_s, budget_s)
     return Length(start_s + rounds * each_s + pace.ending_s, rounds)
 
 
-def _parts(run: Observations, timed: Sequence[Arm], untimed: Sequence[Arm], known: Known) -> tuple[float, float]:
-    """Return the seconds until the processes of a session's arms have started, and those of a round."""
+def _parts(run: Observations, timed: Sequence[Arm], untimed: Sequence[Arm], known: Known) -> tuple[float, float, float]:
+    """Return the seconds until the processes of a session's arms have started, of their warm-up, and of a round."""
     of_cores_s = run.processes((*timed, *untimed)) * known.rank_s / usable_cores()
     before_s = 0.0 if run.plan.config.devices.kind == "cpu" else LEAD_IN_S
-    round_s = math.fsum(max(WINDOW_S, known.step_s.get(arm, 0.0)) + before_s for arm in timed)
-    return known.loading_s + max(known.rank_s, of_cores_s), round_s
+    windows_s = {arm: max(WINDOW_S, known.step_s.get(arm, 0.0)) + before_s for arm in timed}
+    warming_s = math.fsum(known.cold_s.get(arm, window_s) for arm, window_s in windows_s.items())
+    return known.loading_s + max(known.rank_s, of_cores_s), warming_s, math.fsum(windows_s.values())
 
 
 def descriptors(plan: Plan) -> int:

@@ -68,7 +68,7 @@ class Sessions:
     ) -> None:
         """Keep what every session needs; `left_s` returns how much of the budget is left."""
         self.step_s: dict[Arm, float] = {}
-        self._cold_s: dict[Arm, float] = {}  # what an arm's first window takes of a session, whatever its clock shows
+        self.cold_s: dict[Arm, float] = {}  # what an arm's first window takes of a session, whatever its clock shows
         self._step_bytes: dict[str, int] = {}  # the most that a step has reserved of a GPU, by workload
         self._run, self._pools, self._rng = run, pools, rng
         self._meter, self.left_s, self._say, self._clock = meter, left_s, say, run.plan.clock
@@ -315,9 +315,9 @@ class Sessions:
         known, new = self._run.steps, dict[Arm, int]()
         for arm in self._rng.sample(timed, len(timed)):
             subject = self._subject(partial(self._first_windows, groups, arm), arm)
-            warm = Timer(self._kind, self._clock).warm(subject, known.get(arm, 0))
+            warm = Timer(self._kind, self._clock).warm(subject)
             if warm is not None and arm not in known:
-                self.step_s[arm], self._cold_s[arm] = warm
+                self.step_s[arm], self.cold_s[arm] = warm
                 steps = min(MAX_STEPS, whole_turns(math.ceil(WINDOW_S / warm.step_s), subject.loaders))
                 new[arm] = self._clean_steps(groups, arm, steps) if arm.runs_script else steps
         # Arms that are compared run windows of equal work, and an arm that was timed before never changes its own.
@@ -358,8 +358,7 @@ class Sessions:
         """
         timed = [arm for arm in groups.by_arm if arm in self.step_s]
         round_s = sum(self._taken_s(arm) for arm in timed) or WINDOW_S
-        warming_s = round_s + sum(self._cold_s[arm] for arm in timed)  # of arms whose steps are known
-        start_s = starting_s + warming_s
+        start_s = starting_s + sum(self.cold_s[arm] for arm in timed)
         return self._run.block_count(start_s, round_s, self.left_s() + start_s - self._training_s)
 
     def _taken_s(self, arm: Arm) -> float:

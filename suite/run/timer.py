@@ -19,7 +19,6 @@ from suite.records.record import Timing
 # A window is long compared with the microseconds of the clock and of the barrier, and short compared with the seconds
 # over which a machine's speed drifts.
 WINDOW_S = 0.12
-SHORT_STEP_S = 1.0
 # Steps are warm when a window is not faster than the one before by more than this factor: a first step loads kernels,
 # compiles, and sets up connections, which can take seconds.
 WARM = 1.25
@@ -38,8 +37,7 @@ class Subject:
         window: times so many steps, after so many untimed ones, within so many seconds; None where that failed.
         first_s: deadline of a window whose steps may be the first ones.
         loaders: processes that feed a rank; windows have whole turns of them (docs/adr/0003).
-        usual_s: of a warm step. A long step that takes no longer is warm at once, and others are after two windows; 0
-            where nothing is known.
+        usual_s: of a warm step of the same work; 0 where nothing is known. A step that takes no longer is warm at once.
     """
 
     window: Callable[[int, int, float], Timing | None]
@@ -63,21 +61,23 @@ class Timer:
         self._kind, self._clock = kind, clock
         self._windows, self._more = 0, 0
 
-    def warm(self, subject: Subject, steps: int = 0, window_s: float = WINDOW_S) -> Warm | None:
+    def warm(self, subject: Subject, window_s: float = WINDOW_S) -> Warm | None:
         """Take windows until their steps are warm; None where one failed.
+
+        Until they are, every window has one step where it is known how long a warm one takes, and otherwise two of a
+        step that is shorter than a window.
 
         Args:
             subject: of the steps.
-            steps: of every window but the first, which has one; 0 where that is not known.
-            window_s: that a window should be long; one that is shorter has two steps.
+            window_s: that a window should be long.
         """
         begun = self._clock()
         step_s = self._untried(subject, 1, lead_in(self._kind), subject.first_s)
         cold_s = self._clock() - begun
         for _ in range(MOST_WARM_UPS):
-            if step_s is None or SHORT_STEP_S <= step_s <= WARM * subject.usual_s:
+            if step_s is None or step_s <= WARM * subject.usual_s:
                 break
-            more = whole_turns(steps or (2 if step_s < window_s else 1), subject.loaders)
+            more = whole_turns(2 if step_s < window_s and not subject.usual_s else 1, subject.loaders)
             before, first_s = lead_in(self._kind), subject.first_s
             if more > 1 and subject.loaders:
                 before = lead_in(self._kind, loaders=subject.loaders)

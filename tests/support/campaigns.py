@@ -138,6 +138,7 @@ class PretendedSessions:
     def __init__(self, world: World) -> None:
         self.world = world
         self.step_s: dict[Arm, float] = {}
+        self.cold_s: dict[Arm, float] = {}
 
     def train_apart(self, arms: Sequence[Arm], train: Callable[[Groups], None]) -> None:
         self.world.apart.append(set(arms))

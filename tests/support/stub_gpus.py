@@ -81,11 +81,12 @@ class Costs:
 
 
 class Plan(NamedTuple):
-    """A plan as it was shown: when, its sessions, seconds of each, and seconds in all with training."""
+    """A plan as it was shown: when, its sessions, seconds of each, and of the run without and with all its training."""
 
     at_s: float
     sessions: int
     session_s: float
+    least_s: float
     total_s: float
 
 
@@ -198,7 +199,7 @@ class Machine:
         """The plans that were shown."""
         found = [(at_s, PLAN.match(line)) for at_s, line in self.said]
         return [
-            Plan(at_s, int(seen[1]), float(seen[2]), 60 * (float(seen[3]) + float(seen[4] or 0.0)))
+            Plan(at_s, int(seen[1]), float(seen[2]), 60 * float(seen[3]), 60 * (float(seen[3]) + float(seen[4] or 0.0)))
             for at_s, seen in found
             if seen
         ]

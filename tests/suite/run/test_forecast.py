@@ -263,7 +263,7 @@ class TestSessionSeconds:
         """Starting took twice what was reasoned, warming up three times, a round four times, and the end 9 s."""
         run = run_of(cell(2), jobs={each: replace(job(each), processes="one") for each in (self.OWN, self.BASE)})
         sides = SimpleNamespace(loading_s=0.0, forks=False, start_s=5.0)
-        lengths = forecast.Lengths(run, sides, SimpleNamespace(step_s={}))  # type: ignore[arg-type]
+        lengths = forecast.Lengths(run, sides, SimpleNamespace(step_s={}, cold_s={}))  # type: ignore[arg-type]
         before_s = lengths.of([self.OWN, self.BASE], [], 0.0).wall_s
         last = Session(0, starting_s=10.0, warming_s=0.72, timing_s=9.6, filling_s=4.8, conditions=[QUIET] * 5)
         last.wall_s = 10.0 + 0.72 + 9.6 + 9.0
@@ -277,7 +277,7 @@ class TestSessionSeconds:
     def test_a_session_that_timed_nothing_teaches_nothing(self) -> None:
         run = run_of(cell(2), jobs={self.OWN: job(self.OWN)})
         sides = SimpleNamespace(loading_s=0.0, forks=False, start_s=5.0)
-        lengths = forecast.Lengths(run, sides, SimpleNamespace(step_s={}))  # type: ignore[arg-type]
+        lengths = forecast.Lengths(run, sides, SimpleNamespace(step_s={}, cold_s={}))  # type: ignore[arg-type]
         before = lengths.of([self.OWN], [], 0.0)
         run.sessions.append(Session(0, starting_s=50.0, wall_s=60.0))
         lengths.learn([self.OWN], [])

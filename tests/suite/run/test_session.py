@@ -82,11 +82,16 @@ def test_a_long_step_is_repeated_until_it_is_known_and_then_once_a_session() -> 
     assert [steps for _, steps, _ in group.asked] == [1, 1, 1]
 
 
-@pytest.mark.parametrize(("step_s", "windows"), [(0.010, [1, 12]), (0.020, [1, 12, 12])])
-def test_an_arm_that_is_known_is_warm_after_two_windows_unless_they_are_slow(step_s: float, windows: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("step_s", "cold_s", "windows"),
+    [(0.010, 0.0, [1]), (0.012, 0.0, [1]), (0.010, 0.3, [1, 1]), (0.020, 0.0, [1, 1]), (0.020, 0.3, [1, 1, 1])],
+)
+def test_an_arm_that_is_known_is_warm_when_a_step_takes_no_longer(
+    step_s: float, cold_s: float, windows: list[int]
+) -> None:
     """Its processes are new in every session, and so is their cold first step."""
     several, _ = warm_up(run_of(cell(2)), Answering({OWN.id: 0.010}))
-    anew = Answering({OWN.id: step_s}, cold_s=0.3)
+    anew = Answering({OWN.id: step_s}, cold_s=cold_s)
     several._warm_up(Groups(Session(1), {OWN: anew}), [OWN])  # type: ignore[dict-item]
     assert [steps for _, steps, _ in anew.asked] == windows
 
@@ -330,7 +335,7 @@ class TestRounds:
         run = run_of(cell(2), steps={OWN: 10, BASE: 10})
         measured = sessions(run, Answering({}))
         measured.left_s, measured.step_s = (lambda: left_s), {OWN: 0.01, BASE: 0.01}
-        measured._cold_s = measured.step_s
+        measured.cold_s = measured.step_s
         group: Any = Answering({})
         assert measured._plan_blocks(Groups(Session(0), {OWN: group, BASE: group}), 60.0) == blocks
 
@@ -363,7 +368,7 @@ class TestRounds:
         run = run_of(cell(2), steps={OWN: 100})
         measured = sessions(run, Answering({}))
         measured.left_s, measured.step_s = (lambda: 170.0), {OWN: 0.01}
-        measured._cold_s = {OWN: 0.01}
+        measured.cold_s = {OWN: 0.01}
         groups, start_s, blocks = Groups(Session(0), {OWN: Answering({})}), 10.0, dict[float, int]()
         for training_s in (0.0, 100.0):
             measured.replan_blocks(training_s)
