@@ -13,7 +13,6 @@ from suite.plan.cells import Cell
 from suite.plugin import CONFIG, ScalingWarning, result_of
 from suite.records.record import CellRecord, WaterfallRecord, oversubscribed_mark
 from suite.render import commands
-from suite.run import samples
 from suite.verdict import Outcome
 from suite.verdict.metrics import Interval
 
@@ -43,9 +42,8 @@ def test_scaling(
     request.node.user_properties.extend([("run_id", run.record.run_id), ("report", report)])
     if cell.outcome is Outcome.ERROR:
         pytest.fail(f"ERROR{mark}: {cell.reason}\n{cell.details}{again}", pytrace=False)
-    times_s = samples.step_samples_s(run.observations, run.observations.plan.own(scaling_cell))
     about = {"cell": cell.id, "verdict": cell.outcome.value, "run_id": run.record.run_id}
-    replay(benchmark, CLOCK, times_s, {**about, "oversubscribed": cell.oversubscribed})
+    replay(benchmark, CLOCK, run.step_samples_s(scaling_cell), {**about, "oversubscribed": cell.oversubscribed})
     if cell.outcome is Outcome.FAIL:
         pytest.fail(f"FAIL{mark}: {cell.reason}{again}", pytrace=False)
     if settings.require_baseline and not settings.accept and lacks_baseline(cell):  # accepting makes it the baseline

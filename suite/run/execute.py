@@ -33,7 +33,7 @@ from suite.records.record import RECORD, CellRecord, CollectiveRecord, Record
 from suite.render import job_summary, pages
 from suite.render.figures import some
 from suite.room.limits import allow_descriptors
-from suite.run import campaign, forecast, results
+from suite.run import campaign, forecast, results, samples
 from suite.run.observations import Observations
 from suite.run.plan import Plan, plan_here
 from suite.run.session import Say
@@ -138,6 +138,10 @@ class RunResult:
         """Return the record of a cell."""
         wanted = (cell.trainer, cell.workload, cell.mode, cell.world_size)
         return next(record for record in self.record.cells if record.place == wanted)
+
+    def step_samples_s(self, cell: Cell) -> list[float]:
+        """Return the seconds a step of a cell, one for each window."""
+        return samples.step_samples_s(self.observations, self.observations.plan.own(cell))
 
     def collective(self, sweep: CollectiveCell) -> CollectiveRecord:
         """Return the record of a sweep.
