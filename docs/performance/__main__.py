@@ -13,7 +13,6 @@ import argparse
 import datetime
 import importlib
 import platform
-from pathlib import Path
 
 import torch
 
