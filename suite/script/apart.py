@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,8 @@ from torch import distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
+
+from suite.script.patching import wrap
 
 REGISTERS = "torch.testing._internal.distributed.fake_pg"  # the backend, when it is imported
 OF_OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
@@ -37,25 +38,14 @@ class Apart:
         importlib.import_module(REGISTERS)
         self.real: dist.ProcessGroup | None = None
         self._twins: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
-        new_group = dist.new_group
-        _replace(dist.init_process_group, functools.partial(self._joined, dist.init_process_group, new_group))
-        _replace(new_group, functools.partial(self._made, new_group))
-        _replace(dist.monitored_barrier, lambda *args, **kwargs: None)
+        wrap(dist, "init_process_group", functools.partial(self._join, dist.new_group))
+        wrap(dist, "new_group", self._make)
+        wrap(dist, "monitored_barrier", lambda *args, **kwargs: None)
         for name in OF_OBJECTS:
-            exchange = getattr(dist, name)
-            _replace(exchange, functools.partial(self._exchanged, exchange))
-        wraps: Any = DistributedDataParallel
-        init = wraps.__init__
+            wrap(dist, name, self._exchange)
+        wrap(DistributedDataParallel, "__init__", _without_exchange)
 
-        @functools.wraps(init)
-        def wrapped(wrapper: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
-            init(wrapper, *args, **kwargs)
-            # Its own all_reduce ends in an assertion of torch on a fake group.
-            wrapper.register_comm_hook(None, lambda state, bucket: _done(bucket.buffer()))
-
-        wraps.__init__ = wrapped
-
-    def _joined(self, join: Function, new_group: Function, *args: Any, **kwargs: Any) -> None:
+    def _join(self, new_group: Function, join: Function, *args: Any, **kwargs: Any) -> None:
         kwargs.update(zip(("backend", "init_method"), args, strict=False))
         for unwanted in ("pg_options", "device_id"):
             kwargs.pop(unwanted, None)
@@ -64,26 +54,22 @@ class Apart:
         self._twins = {None: self.real, fake: self.real}
         c10d._update_default_pg(fake)
 
-    def _made(self, new_group: Function, ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def _make(self, new_group: Function, ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
         synchronizes = {"use_local_synchronization": bool(kwargs.get("use_local_synchronization"))}
         made = new_group(ranks, backend="fake", **synchronizes)
         self._twins[made] = new_group(ranks, backend="gloo", **synchronizes)
         return made
 
-    def _exchanged(self, exchange: Function, *args: Any, group: Any = None, **kwargs: Any) -> Any:
+    def _exchange(self, exchange: Function, *args: Any, group: Any = None, **kwargs: Any) -> Any:
         kwargs.pop("device", None)
         args = tuple(self._twins.get(each, each) if isinstance(each, dist.ProcessGroup) else each for each in args)
         return exchange(*args, group=self._twins.get(group, group), **kwargs)
 
 
-def _replace(function: Function, by: Function) -> None:
-    """Replace a function of torch wherever one of its modules has it by name."""
-    functools.update_wrapper(by, function)
-    for name, module in list(sys.modules.items()):
-        if name.startswith("torch.distributed"):
-            for key, value in list(vars(module).items()):
-                if value is function:
-                    setattr(module, key, by)
+def _without_exchange(init: Function, wrapper: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+    init(wrapper, *args, **kwargs)
+    # Its own all_reduce ends in an assertion of torch on a fake group.
+    wrapper.register_comm_hook(None, lambda state, bucket: _done(bucket.buffer()))
 
 
 def _done(value: torch.Tensor) -> Future[Any]:

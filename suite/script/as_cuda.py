@@ -10,15 +10,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import distributed as dist
-from torch.distributed import device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
+
+from suite.script.patching import wrap
 
 NAME = "the CPU as a GPU"
 TO_DEVICE = (torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.pin_memory)
@@ -33,46 +33,39 @@ def install(gpus: int) -> None:
     """Pretend that there are so many, in this thread and for as long as the process lives."""
     rank = int(os.environ["LOCAL_RANK"])
     ToCpu().__enter__()  # type: ignore[no-untyped-call]
-    cuda, accelerator = torch.cuda, torch.accelerator
-    for name in NOTHING:
-        _answer(cuda, name, None)
-    for name in ZERO:
-        _answer(cuda, name, 0)
-    _answer(cuda, "is_available", True)
-    _answer(cuda, "is_bf16_supported", True)
-    _answer(cuda, "device_count", gpus)
-    _answer(cuda, "current_device", rank)
-    _answer(cuda, "get_device_name", NAME)
-    _answer(cuda, "get_device_capability", (8, 0))
-    _answer(cuda, "get_device_properties", SimpleNamespace(name=NAME, major=8, minor=0, total_memory=2**34))
-    _answer(accelerator, "is_available", True)
-    _answer(accelerator, "device_count", gpus)
-    _answer(accelerator, "current_accelerator", torch.device("cuda"))
-    _answer(accelerator, "current_device_index", rank)
-    for name in ("set_device_index", "set_device_idx", "synchronize", "empty_cache"):
-        _answer(accelerator, name, None)
+    answers: dict[Any, dict[str, Any]] = {
+        torch.cuda: {
+            **dict.fromkeys(NOTHING),
+            **dict.fromkeys(ZERO, 0),
+            "is_available": True,
+            "is_bf16_supported": True,
+            "device_count": gpus,
+            "current_device": rank,
+            "get_device_name": NAME,
+            "get_device_capability": (8, 0),
+            "get_device_properties": SimpleNamespace(name=NAME, major=8, minor=0, total_memory=2**34),
+        },
+        torch.accelerator: {
+            **dict.fromkeys(("set_device_index", "set_device_idx", "synchronize", "empty_cache")),
+            "is_available": True,
+            "device_count": gpus,
+            "current_accelerator": torch.device("cuda"),
+            "current_device_index": rank,
+        },
+    }
+    for module, by_name in answers.items():
+        for name, answer in by_name.items():
+            _answer(module, name, answer)
     for module, name in (
         (dist, "init_process_group"),
         (dist, "new_group"),
-        (dist.distributed_c10d, "init_process_group"),
-        (dist.distributed_c10d, "new_group"),
         (dist, "init_device_mesh"),
-        (device_mesh, "init_device_mesh"),
         (torch, "load"),
         (torch, "set_default_device"),
     ):
-        setattr(module, name, _on_cpu(getattr(module, name)))
+        wrap(module, name, _call_on_cpu)
     vars(torch)["Generator"] = class_on_cpu(torch.Generator)
-    wrapper: Any = DistributedDataParallel
-    init = wrapper.__init__
-
-    @wraps(init)
-    def wrap(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs.pop("device_ids", None)
-        kwargs.pop("output_device", None)
-        init(self, module, *args[2:], **kwargs)
-
-    wrapper.__init__ = wrap
+    wrap(DistributedDataParallel, "__init__", _wrap_on_cpu)
 
 
 class ToCpu(TorchFunctionMode):
@@ -103,13 +96,15 @@ def _cpu(argument: Any, *, numbers: bool = False) -> Any:
     return torch.device("cpu") if numbers and type(argument) is int else argument
 
 
-def _on_cpu(call: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(call, updated=())
-    def on_cpu(*args: Any, **kwargs: Any) -> Any:
-        kwargs.pop("device_id", None)  # of a process group, which NCCL binds to it
-        return call(*map(_cpu, args), **{name: _cpu(value) for name, value in kwargs.items()})
+def _call_on_cpu(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    kwargs.pop("device_id", None)  # of a process group, which NCCL binds to it
+    return call(*map(_cpu, args), **{name: _cpu(value) for name, value in kwargs.items()})
 
-    return on_cpu
+
+def _wrap_on_cpu(init: Callable[..., None], wrapper: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+    kwargs.pop("device_ids", None)
+    kwargs.pop("output_device", None)
+    init(wrapper, module, *args[2:], **kwargs)
 
 
 def class_on_cpu(kind: Any) -> Any:
@@ -127,13 +122,9 @@ def class_on_cpu(kind: Any) -> Any:
 
 def _answer(module: Any, name: str, answer: Any) -> None:
     """Let a function answer the script so, and torch as before."""
-    truth = getattr(module, name, None)
-    if truth is None:
-        return
 
-    @wraps(truth)
-    def told(*args: Any, **kwargs: Any) -> Any:
-        caller = str(sys._getframe(1).f_globals.get("__name__", ""))
+    def told(truth: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        caller = str(sys._getframe(2).f_globals.get("__name__", ""))  # of the function that `wrap` puts there
         return truth(*args, **kwargs) if caller.partition(".")[0] == "torch" else answer
 
-    setattr(module, name, told)
+    wrap(module, name, told)

@@ -6,25 +6,27 @@ is called with are the rows that the script trains on.
 
 from __future__ import annotations
 
-import functools
+import re
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.optim import Optimizer
 
 from suite.script import trees
-from suite.script.feed import Feed
 from suite.script.numerics import Numerics
-from suite.script.parameters import Names, is_sharded, load, whole
+from suite.script.patching import wrap
+from suite.script.tape import ARGUMENTS, TARGETS, Tape
 
 LOSSES = (
     "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
     "binary_cross_entropy_with_logits", "kl_div",
 )  # fmt: skip
+WRAPPED = re.compile(r"\b(_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\.")
 
 
 class Forwards:
@@ -33,37 +35,25 @@ class Forwards:
     Attributes:
         names: of their parameters.
         passes: since the last update.
-        not_kept: what could not be kept of their arguments; "" where all could.
     """
 
     def __init__(
-        self,
-        numerics: Numerics,
-        feed: Feed | None,
-        start: Mapping[str, Tensor] | None,
-        *,
-        keeps_values: bool,
-        keeps_inputs: Callable[[], bool],
+        self, numerics: Numerics, tape: Tape, start: Mapping[str, Tensor] | None, *, keeps_values: bool
     ) -> None:
         """Keep what is needed.
 
         Args:
             numerics: gives modules their precision.
-            feed: gives arguments and targets where the script has no DataLoader; None elsewhere.
+            tape: gives arguments and targets.
             start: the recorded weights and buffers to begin with; None begins with the script's own.
             keeps_values: whether the record has the weights that the script begins with.
-            keeps_inputs: says at a forward whether the record needs its arguments.
         """
         self.names = Names()
-        self.not_kept = ""
-        self._numerics, self._feed, self._start = numerics, feed, start
-        self._keeps_values, self._keeps_inputs = keeps_values, keeps_inputs
+        self._numerics, self._tape, self._start, self._keeps_values = numerics, tape, start, keeps_values
         self._known: set[int] = set()
         self._inside = False
         self.passes = self._drew = 0
         self._rows: list[str] = []
-        self._arguments: list[Any] = []
-        self._targets: list[Any] = []
         self._begun: dict[str, str] = {}
         self._values: dict[str, Tensor] = {}
         self._misfits: list[str] = []
@@ -73,29 +63,9 @@ class Forwards:
 
     def install(self) -> None:
         """Patch torch."""
-        base: Any = nn.Module
-        call = base.__call__
-
-        @functools.wraps(call)
-        def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if self._inside:
-                return call(module, *args, **kwargs)
-            if not self._is_outermost(module):  # such as one that is evaluated
-                return call(module, *self._numerics.fitting(module, args), **self._numerics.fitting(module, kwargs))
-            self._inside = True
-            try:
-                args, kwargs = self._enter(module, args, kwargs)
-                before = _generators()
-                output = call(module, *args, **kwargs)
-                self._drew += before != _generators()
-                self._returns_loss = any(t.numel() == 1 and t.requires_grad for t in trees.leaves(_tree(output)))
-                return output
-            finally:
-                self._inside = False
-
-        base.__call__ = called
+        wrap(nn.Module, "__call__", self._call)
         for name in LOSSES:
-            setattr(F, name, self._fed_loss(getattr(F, name)))
+            wrap(F, name, self._lose)
 
     def taken(self) -> dict[str, Any]:
         """Return what was seen since the last update, and begin again."""
@@ -106,8 +76,6 @@ class Forwards:
     def record(self) -> dict[str, Any]:
         """Return what was seen in all updates."""
         return {
-            "arguments": self._arguments,
-            "targets": self._targets,
             "returns_loss": self._returns_loss,
             "begun": self._begun,
             "values": self._values,
@@ -116,6 +84,22 @@ class Forwards:
             "generators": self._generators,
             "sharded": self._sharded,
         }
+
+    def _call(self, call: Callable[..., Any], module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        if self._inside:
+            return call(module, *args, **kwargs)
+        if not self._is_outermost(module):  # such as one that is evaluated
+            return call(module, *self._numerics.fitting(module, args), **self._numerics.fitting(module, kwargs))
+        self._inside = True
+        try:
+            args, kwargs = self._enter(module, args, kwargs)
+            before = _generators()
+            output = call(module, *args, **kwargs)
+            self._drew += before != _generators()
+            self._returns_loss = any(t.numel() == 1 and t.requires_grad for t in trees.leaves(_tree(output)))
+            return output
+        finally:
+            self._inside = False
 
     def _is_outermost(self, module: nn.Module) -> bool:
         if not (module.training and torch.is_grad_enabled()):
@@ -131,23 +115,10 @@ class Forwards:
             self._known.add(id(module))
             self._begin(module)
         self.passes += 1
-        if self._feed is not None:
-            with suppress(LookupError):
-                union = self._feed.inputs("arguments", len(self._arguments))
-                args, kwargs = tuple(trees.filled(list(args), union[0])), trees.filled(kwargs, union[1])
-        if self._numerics.double:
-            args, kwargs = trees.doubled(args), trees.doubled(kwargs)
-        given = [tensor for tensor in trees.leaves([list(args), kwargs]) if not tensor.requires_grad]
+        args, kwargs = self._tape.called(ARGUMENTS, [list(args), kwargs])
+        given = [tensor for tensor in trees.leaves([args, kwargs]) if not tensor.requires_grad]
         self._rows += trees.row_digests(given)
-        self._keep(self._arguments, [list(args), kwargs])
         return args, kwargs
-
-    def _keep(self, kept: list[Any], tree: Any) -> None:
-        try:
-            kept.append(trees.plain(tree) if self._keeps_inputs() else None)
-        except trees.NotKept as error:
-            self.not_kept = str(error)
-            kept.append(None)
 
     def _begin(self, module: nn.Module) -> None:
         """Give a module its precision and its weights, and note with what it begins."""
@@ -169,20 +140,76 @@ class Forwards:
             if self._keeps_values:
                 self._values[name] = value
 
-    def _fed_loss(self, loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        @functools.wraps(loss)
-        def fed(input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-            if self._inside or not input.requires_grad or target.requires_grad:
-                return loss(input, trees.doubled(target) if input.dtype == torch.float64 else target, *args, **kwargs)
-            if self._feed is not None:
-                with suppress(LookupError):
-                    target = trees.filled(target, self._feed.inputs("targets", len(self._targets)))
-            if self._numerics.double:
-                target = trees.doubled(target)
-            self._keep(self._targets, target)
-            return loss(input, target, *args, **kwargs)
+    def _lose(self, loss: Callable[..., Tensor], input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if not self._inside and input.requires_grad and not target.requires_grad:
+            target = self._tape.called(TARGETS, target)
+        elif input.dtype == torch.float64:
+            target = trees.doubled(target)
+        return loss(input, target, *args, **kwargs)
 
-        return fed
+
+class Names:
+    """Knows the parameters of the modules that train."""
+
+    def __init__(self) -> None:
+        self.modules: list[nn.Module] = []
+        self._names: dict[int, str] = {}
+
+    def add(self, module: nn.Module) -> dict[str, Tensor]:
+        """Take in a module that trains; return its parameters and buffers by name."""
+        inner = unwrapped(module)
+        prefix = "" if not self.modules else f"{type(inner).__name__}-{len(self.modules)}."
+        self.modules.append(module)
+        named = {prefix + WRAPPED.sub("", name): value for name, value in inner.named_parameters()}
+        self._names |= {id(value): name for name, value in named.items()}
+        return named | {prefix + WRAPPED.sub("", name): value for name, value in inner.named_buffers()}
+
+    def of(self, optimizer: Optimizer | None, place: int) -> dict[str, Tensor]:
+        """Return the parameters of an optimizer by name, or of all modules; one of no module is named by its place."""
+        if optimizer is None:
+            return {self._names[id(parameter)]: parameter for each in self.modules for parameter in each.parameters()}
+        return {
+            self._names.get(id(parameter), f"optimizer {place}, group {group}, parameter {number}"): parameter
+            for group, settings in enumerate(optimizer.param_groups)
+            for number, parameter in enumerate(settings["params"])
+        }
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """Return the module inside of what wraps it for several devices or for the compiler."""
+    while True:
+        if isinstance(module, (DistributedDataParallel, DataParallel)):
+            module = module.module
+        elif isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):
+            module = inner
+        else:
+            return module
+
+
+def is_sharded(tensors: Iterable[Tensor]) -> bool:
+    """Return whether ranks hold parts of some of the tensors."""
+    return any(hasattr(tensor, "full_tensor") or hasattr(tensor, "_sharded_size") for tensor in tensors)
+
+
+@torch.no_grad()
+def whole(tensor: Tensor) -> Tensor:
+    """Return a copy on the CPU of a tensor, gathered where it is sharded, which every rank must do."""
+    gathered: Any = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    copied: Tensor = gathered.detach().to("cpu", copy=True)
+    return copied
+
+
+@torch.no_grad()
+def load(into: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> list[str]:
+    """Copy recorded values into parameters and buffers of one device; return the names of those that do not fit."""
+    misfits = []
+    for name, tensor in into.items():
+        local: Any = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        if name not in values or values[name].shape != local.shape:
+            misfits.append(name)
+        else:
+            local.copy_(values[name])
+    return misfits
 
 
 def _generators() -> str:

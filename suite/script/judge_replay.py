@@ -208,7 +208,7 @@ def _not_comparable(ranks: Sequence[Record], replay: Record, number: int, *, oth
         return "the model draws random numbers that are no dropout of torch's"
     if 2 * first["steps"][number]["in_step"] >= first["steps"][number]["size"] and _differing(ranks, number):
         return "gradients are exchanged in the step itself, and they were read before it"
-    if not first["by_loader"] and not (first["targets"] or first["returns_loss"]):
+    if not first["by_loader"] and not (first["has_targets"] or first["returns_loss"]):
         return "the script has no DataLoader, and its loss is none of torch's, so targets are not known"
     return ""
 

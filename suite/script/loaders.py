@@ -1,15 +1,24 @@
-"""Which rows of which data set a script's loaders have, read when the recording is over (worker's side).
+"""Which loaders a script draws from, and which rows of which data set they have (worker's side).
 
-A row is known by its index where all ranks have the same data set, and otherwise by its content. Both are read with
-the same random numbers on every rank, so that an augmentation makes no difference. Not covered: data sets that cannot
-be indexed, of which only what the model was given is known.
+A loader is known by the place in the script that iterates over it, because that is the same on one device and on
+several. What is drawn without gradients is for an evaluation, and passes.
+
+A row is known by its index where all ranks have the same data set, and otherwise by its content. Both are read when the
+recording is over, with the same random numbers on every rank, so that an augmentation makes no difference. Not covered:
+data sets that cannot be indexed, of which only what the model was given is known.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
+import sys
+import sysconfig
 import time
-from collections.abc import Iterable, Sized
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sized
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,22 +26,113 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Su
 
 from suite.room import accelerator
 from suite.script import trees
-from suite.script.draws import Draws
+from suite.script.patching import wrap
+from suite.script.tape import Tape
 
+FRAMES = 3  # of the script that tell one place from another
+LIBRARIES = tuple(
+    str(path) for path in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), Path(torch.__file__).parent)
+)
+OURS = str(Path(__file__).parents[1])
 MOST_INDICES = 2_000_000  # of one epoch
 MOST_ROWS = 512  # whose content is read
 PATIENCE_S = 3.0  # for one data set
 PRINTS = 4  # rows by which two ranks' data sets are told apart
 
 
+class Draws:
+    """Which loaders there are, and which of them were drawn from.
+
+    Attributes:
+        trained: those that were drawn from with gradients.
+        epochs_set: how often `set_epoch` of a DistributedSampler was called, by the sampler's id.
+    """
+
+    def __init__(self, tape: Tape) -> None:
+        """Keep what says which minibatches the script gets."""
+        self.tape = tape
+        self.epochs_set: Counter[int] = Counter()
+        self.trained: list[DataLoader[Any]] = []
+        self._made: list[weakref.ref[DataLoader[Any]]] = []
+        self._iterations: Counter[str] = Counter()
+
+    @property
+    def loaders(self) -> list[DataLoader[Any]]:
+        """Return those that are alive: those that trained first, in the order of their first draw."""
+        alive = [loader for made in self._made if (loader := made()) is not None]
+        return self.trained + [loader for loader in alive if not self.trains(loader)]
+
+    def trains(self, loader: DataLoader[Any]) -> bool:
+        """Return whether a loader was drawn from with gradients."""
+        return any(loader is each for each in self.trained)
+
+    def install(self) -> None:
+        """Patch torch."""
+        wrap(DataLoader, "__init__", self._make)
+        wrap(DataLoader, "__iter__", self._begin)
+        wrap(DistributedSampler, "set_epoch", self._set_epoch)
+
+    def _make(self, init: Callable[..., None], loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
+        init(loader, *args, **kwargs)
+        self._made.append(weakref.ref(loader))
+
+    def _begin(self, begin: Callable[..., Iterator[Any]], loader: DataLoader[Any]) -> Drawing:
+        place = place_in_script()
+        self._iterations[place] += 1
+        return Drawing(self, begin(loader), loader, f"{place} {self._iterations[place]}")
+
+    def _set_epoch(self, set_epoch: Callable[..., None], sampler: DistributedSampler[Any], epoch: int) -> None:
+        self.epochs_set[id(sampler)] += 1
+        set_epoch(sampler, epoch)
+
+
+class Drawing:
+    """One iteration over a loader; `place` says where in the script, and how often it has iterated there."""
+
+    def __init__(self, draws: Draws, inner: Iterator[Any], loader: DataLoader[Any], place: str) -> None:
+        self._draws, self._inner, self._loader, self._place = draws, inner, loader, place
+        self._last: Any = None
+
+    def __iter__(self) -> Drawing:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._inner)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __next__(self) -> Any:
+        if not torch.is_grad_enabled():
+            return next(self._inner)
+        draws = self._draws
+        if not draws.trains(self._loader):
+            draws.trained.append(self._loader)
+        try:
+            self._last = next(self._inner)
+        except StopIteration:
+            return draws.tape.drawn_after_end(self._place, self._last)
+        return draws.tape.drawn(self._place, self._last)
+
+
+def place_in_script() -> str:
+    """Return where the script is, by its innermost frames outside of libraries."""
+    frame, found = sys._getframe(1), list[str]()
+    while frame is not None and len(found) < FRAMES:
+        name = frame.f_code.co_filename
+        if not name.startswith((*LIBRARIES, OURS, "<")):
+            found.append(f"{os.path.basename(name)}:{frame.f_lineno}")
+        frame = frame.f_back  # type: ignore[assignment]
+    return trees.digest_of("\n".join(found).encode())
+
+
 def described(draws: Draws) -> list[dict[str, Any]]:
-    """Return what is known of each loader: those that trained first, in the order of their first draw."""
-    others = [loader for loader in draws.loaders if not any(loader is one for one in draws.trained)]
-    every = [*((loader, True) for loader in draws.trained), *((loader, False) for loader in others)]
-    return [_described(loader, draws, trains=trains) for loader, trains in every]
+    """Return what is known of each loader, in the order of `Draws.loaders`."""
+    return [_described(loader, draws) for loader in draws.loaders]
 
 
-def _described(loader: DataLoader[Any], draws: Draws, *, trains: bool) -> dict[str, Any]:
+def _described(loader: DataLoader[Any], draws: Draws) -> dict[str, Any]:
+    trains = draws.trains(loader)
     base, of_base = _resolved(loader.dataset)
     sampler: Any = loader.sampler
     batches: Any = loader.batch_sampler

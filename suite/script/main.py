@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import os
 import random
@@ -19,17 +18,16 @@ from typing import Any
 import numpy
 import torch
 from torch import multiprocessing
-from torch.multiprocessing.spawn import spawn
 
 from suite.processes.jobs import ScriptRun
+from suite.script.patching import wrap
 
 LONGEST_SAID = 300  # characters of what a script has printed
 _LASTS = re.compile(r"-{0,2}[\w.-]*(epoch|step|iter|update)[\w.-]*", re.IGNORECASE)
 _LASTS_NOT = re.compile(r"save|log|eval|val|warm|accum|every|per|freq|interval|lr|decay", re.IGNORECASE)
 
 
-@functools.wraps(spawn)
-def _refuse_spawn(fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **others: Any) -> None:
+def _refuse_spawn(spawn: Any, fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **others: Any) -> None:
     raise RuntimeError(
         f"the script starts {nprocs} processes by torch.multiprocessing.spawn, and here each of its ranks is started "
         f"already: call {getattr(fn, '__name__', 'the function')} with LOCAL_RANK from the environment, as under "
@@ -37,18 +35,14 @@ def _refuse_spawn(fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **others
     )
 
 
-_popen = subprocess.Popen.__init__
-
-
-@functools.wraps(_popen)
-def _refuse_ranks(process: Any, args: Any, *more: Any, **others: Any) -> None:
+def _refuse_ranks(start: Any, process: Any, args: Any, *more: Any, **others: Any) -> None:
     told = (others.get("env") or {}).get("LOCAL_RANK")
     if told not in (None, os.environ.get("LOCAL_RANK")):
         raise RuntimeError(
             f"the script starts a process as local rank {told}, and here each of its ranks is started already: use "
             "those of torchrun, by the framework's own setting or without its launcher"
         )
-    _popen(process, args, *more, **others)
+    start(process, args, *more, **others)
 
 
 def _draw_seeds() -> None:
@@ -66,9 +60,8 @@ def run_as_main(script: ScriptRun) -> None:
     Raises:
         FileNotFoundError: there is no such file.
     """
-    vars(multiprocessing)["spawn"] = _refuse_spawn
-    popen: Any = subprocess.Popen
-    popen.__init__ = _refuse_ranks
+    wrap(multiprocessing, "spawn", _refuse_spawn)
+    wrap(subprocess.Popen, "__init__", _refuse_ranks)
     _draw_seeds()
     os.environ |= script.environment
     os.chdir(script.directory)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,16 +20,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from suite.processes.jobs import WatchedScript
 from suite.script import as_cuda, loaders, trees
-from suite.script.draws import Drawing, Draws
 from suite.script.exchanges import Exchanges
-from suite.script.feed import Feed
-from suite.script.forwards import Forwards
+from suite.script.forwards import Forwards, is_sharded, whole
 from suite.script.main import of_end, run_as_main, so_far
-from suite.script.named import NamedUpdates
 from suite.script.numerics import Numerics
-from suite.script.parameters import is_sharded, whole
-from suite.script.sharing import Sharing
-from suite.script.updates import period
+from suite.script.tape import Tape
+from suite.script.updates import NamedUpdate, period, place_of
 
 UPDATES = 4  # that are recorded
 MOST_VALUES = 2**28  # of gradients that are kept: 2 GB
@@ -52,25 +49,14 @@ class Recording:
         self._shows_cuda, self._ranks = job.as_cuda, job.ranks
         recorded = [read(self._folder, number) for number in range(job.ranks)] if job.replay else []
         self._recorded = recorded[0] if recorded else None
-        self._feed = Feed(recorded, job.replay) if recorded else None
+        self._tape = Tape(recorded, job.replay, double=job.double)
+        self._draws, self._exchanges = loaders.Draws(self._tape), Exchanges()
         self._numerics = Numerics(double=job.double)
-        self._exchanges, self._sharing = Exchanges(), Sharing()
-        self._draws = Draws(self._drawn, self._ended)
-        self._by_loader = self._recorded is None or bool(self._recorded["by_loader"])
-        fed = None if self._by_loader else self._feed
         start = self._recorded["values"] if self._recorded else None
-        self._forwards = Forwards(
-            self._numerics,
-            fed,
-            start,
-            keeps_values=rank == 0 and self._feed is None,
-            keeps_inputs=lambda: self._feed is None and not self._draws.count,
-        )
+        self._forwards = Forwards(self._numerics, self._tape, start, keeps_values=rank == 0 and not self._tape.replays)
         self._optimizers: list[Optimizer | None] = []
-        self._named: NamedUpdates | None = None
+        self._named: NamedUpdate | None = None
         self._steps: list[dict[str, Any]] = []
-        self._drawn_batches: dict[str, list[dict[str, Any]]] = {}
-        self._not_kept = ""
         self._world = 0
         self._by_itself = False  # whether the script has ended
         self._own_rates: list[list[Any]] = []
@@ -129,16 +115,11 @@ class Recording:
     def _install(self) -> None:
         if self._shows_cuda:
             as_cuda.install(max(self._ranks, int(os.environ["LOCAL_WORLD_SIZE"])))
-        for part in (self._numerics, self._exchanges, self._sharing, self._draws, self._forwards):
+        for part in (self._numerics, self._exchanges, self._draws, self._forwards):
             part.install()
         if self._script.update:
-            self._named = NamedUpdates(
-                lambda: self._after(None),
-                self._script.update,
-                Path(self._script.words[0]).stem,
-                begins=lambda: self._before(None),
-                least=1,
-            )
+            before, after = partial(self._before, None), partial(self._after, None)
+            self._named = NamedUpdate(self._script, before=before, after=after)
             return
         register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self._before(optimizer))
         register_optimizer_step_post_hook(lambda optimizer, args, kwargs: self._after(optimizer))
@@ -147,42 +128,6 @@ class Recording:
         self._done.set()
         while True:
             FOREVER.wait()
-
-    def _drawn(self, drawing: Drawing, batch: Any) -> Any:
-        if self._feed is not None:
-            try:
-                union = self._feed.batch(drawing.place, drawing.iteration, drawing.number)
-            except LookupError:
-                return trees.doubled(batch) if self._numerics.double else batch
-            return trees.filled(batch, union)
-        batch = trees.doubled(batch) if self._numerics.double else batch
-        try:
-            self._iteration(drawing)["batches"].append(trees.plain(batch))
-        except trees.NotKept as error:
-            self._not_kept = str(error)
-        return batch
-
-    def _ended(self, drawing: Drawing) -> Any:
-        if self._feed is None:
-            self._iteration(drawing)["ended"] = True
-            return None
-        try:
-            return trees.filled(drawing.last, self._feed.batch(drawing.place, drawing.iteration, drawing.number))
-        except (LookupError, StopIteration):
-            return None
-
-    def _iteration(self, drawing: Drawing) -> dict[str, Any]:
-        iterations = self._drawn_batches.setdefault(drawing.place, [])
-        while len(iterations) <= drawing.iteration:
-            iterations.append({"batches": [], "ended": False})
-        return iterations[drawing.iteration]
-
-    def _place(self, optimizer: Optimizer | None) -> int:
-        for place, known in enumerate(self._optimizers):
-            if known is optimizer:
-                return place
-        self._optimizers.append(optimizer)
-        return len(self._optimizers) - 1
 
     def _before(self, optimizer: Optimizer | None) -> None:
         """Note what a step is made of, and give it the recorded rates; None is a function that the user names."""
@@ -199,7 +144,7 @@ class Recording:
         groups = optimizer.param_groups if optimizer is not None else []
         self._steps.append(
             {
-                "optimizer": self._place(optimizer),
+                "optimizer": place_of(optimizer, self._optimizers),
                 "rates": [float(group["lr"]) for group in groups],
                 "first_rates": [float(group["initial_lr"]) if "initial_lr" in group else None for group in groups],
                 **self._gradients(optimizer),
@@ -212,13 +157,16 @@ class Recording:
             for group, rate in zip(groups, self._recorded["steps"][number]["rates"], strict=False):
                 group["lr"] = torch.full_like(group["lr"], rate) if isinstance(group["lr"], torch.Tensor) else rate
 
+    def _parameters(self, optimizer: Optimizer | None) -> dict[str, torch.Tensor]:
+        return self._forwards.names.of(optimizer, place_of(optimizer, self._optimizers))
+
     def _gradients(self, optimizer: Optimizer | None) -> dict[str, Any]:
         """Return what the gradients are."""
         # GradScaler hands a fused optimizer scaled gradients, and the scale.
         scale = getattr(optimizer, "grad_scale", None)
         gradients = {
             name: (whole(p.grad) if scale is None else whole(p.grad) / float(scale))
-            for name, p in self._forwards.names.of(optimizer, self._place(optimizer)).items()
+            for name, p in self._parameters(optimizer).items()
             if p.grad is not None
         }
         size = sum(gradient.numel() for gradient in gradients.values())
@@ -233,8 +181,8 @@ class Recording:
 
     def _seen(self) -> dict[str, Any]:
         """Return what was seen since the last update, and begin again."""
-        seen = {"exchanged": self._exchanges.taken(), "draws": self._draws.count, **self._forwards.taken()}
-        self._draws.count = 0
+        seen = {"exchanged": self._exchanges.taken(), "draws": self._tape.draws, **self._forwards.taken()}
+        self._tape.draws = 0
         return seen
 
     def _after(self, optimizer: Optimizer | None) -> None:
@@ -244,7 +192,7 @@ class Recording:
         groups = optimizer.param_groups if optimizer is not None else []
         for group, rate in zip(groups, self._own_rates.pop() if self._own_rates else (), strict=False):
             group["lr"] = rate  # its schedule goes on from its own
-        step, named = self._steps[-1], self._forwards.names.of(optimizer, self._place(optimizer))
+        step, named = self._steps[-1], self._parameters(optimizer)
         inside = self._seen()  # a step may draw and compute its gradients itself
         exchanged = inside.pop("exchanged")
         step["in_step"] = exchanged.pop("values")
@@ -272,17 +220,13 @@ class Recording:
             "world": self._world,
             "cycle": period([step["optimizer"] for step in self._steps]) or 1,
             "steps": self._steps,
-            "by_loader": 2 * sum(step["draws"] > 0 for step in self._steps) >= len(self._steps) and self._by_loader,
-            "draws": self._drawn_batches,
-            "not_kept": self._not_kept or self._forwards.not_kept,
-            "unfed": self._feed.unfed if self._feed else 0,
-            "padded": bool(self._feed and self._feed.padded),
             "dropout": self._numerics.dropout,
             "compressed": self._numerics.compressed,
             "batch_norm": self._numerics.batch_norm,
-            "shared_by": self._sharing.by(self._forwards.names.modules),
-            "loaders": [] if self._feed else loaders.described(self._draws),
+            "shared_by": self._exchanges.shared_by(self._forwards.names.modules),
+            "loaders": [] if self._tape.replays else loaders.described(self._draws),
             "batches": [loaders.length(loader) for loader in self._draws.trained],
+            **self._tape.record(self._steps),
             **self._forwards.record(),
         }
         self._folder.mkdir(parents=True, exist_ok=True)

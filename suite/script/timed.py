@@ -26,8 +26,7 @@ from suite.room import accelerator, quiet
 from suite.script.apart import Apart
 from suite.script.isolation import Kept
 from suite.script.main import lasting, of_end, run_as_main, so_far
-from suite.script.named import NamedUpdates
-from suite.script.resident import Resident
+from suite.script.patching import wrap
 from suite.script.updates import Updates
 from suite.script.work import Work
 
@@ -75,24 +74,19 @@ class TimedScript:
         self._keeps = False
         self._together = True  # whether all ranks begin a window
         self._apart: Apart | None = None
-        self._resident: Resident | None = None
-        self._per_update = 0.0  # minibatches
         self.unfed = ""
         self.passes = self.rows = 0.0
-        self._work: Work | None = None
+        self._draws = 0.0  # minibatches in an update
         self._seen = 0  # updates of which the work was counted
         self._events: list[str] = []
-        named = script.update
-        self._updates: Updates | NamedUpdates = (
-            NamedUpdates(self._updated, named, Path(script.words[0]).stem) if named else Updates(self._updated)
-        )
+        self._work = Work()
+        self._updates = Updates(self._updated, script)
 
     def run(self) -> NoReturn:
         """Run the script in this thread. It never returns: the process ends when the controller says so."""
         watch_events(self._events)
         os.register_at_fork(after_in_child=quiet.unpin(self._cores))
         self._apart = None if self._script.exchanges else Apart()
-        self._work = Work()
         try:
             run_as_main(self._script)
             failure: BaseException = ScriptEnded(self._ended("ended"))
@@ -115,8 +109,7 @@ class TimedScript:
             NoGroup: its process group does not have the ranks that were started.
         """
         self._wait_for_script()
-        if self._work is not None:
-            self._work.begin()
+        self._work.begin()
         started, joined = int(os.environ["WORLD_SIZE"]), dist.get_world_size() if dist.is_initialized() else 0
         if started > 1 and joined != started:
             has = f"its process group has {joined} rank(s)" if joined else "it has no process group"
@@ -157,15 +150,15 @@ class TimedScript:
         """
         if alone and int(os.environ["RANK"]) > 0:
             return None
-        if self._resident is None:
-            self._resident = Resident()
+        if not self._work.remembers:
+            self._work.remembers = True
             self.advance(SEEN)
-            self._per_update = self._resident.drawn / SEEN
-        self.unfed = UNFED if resident and not self._per_update else ""
+            self._note_work(SEEN)
+        self.unfed = UNFED if resident and not self._draws else ""
         if self.unfed:
             return None
         self._together = not alone
-        self._resident.keep(lead_in + steps if resident else 0, self._per_update)
+        self._work.repeat(lead_in + steps if resident else 0, self._draws)
         return self.window(steps, lead_in)
 
     @property
@@ -183,6 +176,7 @@ class TimedScript:
         return [
             (f"{number} of group {place} of {type(optimizer).__name__}", parameter)
             for optimizer in self._updates.optimizers
+            if optimizer is not None
             for place, group in enumerate(optimizer.param_groups)
             for number, parameter in enumerate(group["params"])
         ]
@@ -200,9 +194,10 @@ class TimedScript:
 
     def _note_work(self, updates: int) -> None:
         self._seen += updates
-        if self._work is not None and self._seen >= SEEN:
-            self.passes, self.rows = self._work.passes / self._seen, self._work.rows / self._seen
-            self._work.counts, self._work = False, None
+        if self._work.counts and self._seen >= SEEN:
+            work = self._work
+            self.passes, self.rows, self._draws = (each / self._seen for each in (work.passes, work.rows, work.draws))
+            work.counts = False
 
     def _wait_for_script(self) -> None:
         with self._turn:
@@ -262,19 +257,18 @@ def watch_events(events: list[str]) -> None:
 
     What is wrapped costs only when it is called.
     """
-    train, save = nn.Module.train, torch.save
 
-    def noted_train(self: nn.Module, mode: bool = True) -> nn.Module:
-        if self.training != mode:
+    def train(call: Callable[..., nn.Module], module: nn.Module, mode: bool = True) -> nn.Module:
+        if module.training != mode:
             events.append("an evaluation")
-        return train(self, mode)
+        return call(module, mode)
 
-    def noted_save(*args: Any, **kwargs: Any) -> None:
+    def save(call: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         events.append("a checkpoint")
-        save(*args, **kwargs)
+        call(*args, **kwargs)
 
-    noted_train.__wrapped__, noted_save.__wrapped__ = train, save  # type: ignore[attr-defined]
-    nn.Module.train, torch.save = noted_train, noted_save  # type: ignore[method-assign, assignment]
+    wrap(nn.Module, "train", train)
+    wrap(torch, "save", save)
 
 
 def _signal_children(number: signal.Signals) -> None:

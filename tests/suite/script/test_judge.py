@@ -42,7 +42,7 @@ def record(*steps: dict[str, Any], **more: Any) -> Record:
     base: Record = {
         "ended": "", "update": "", "world": 2, "cycle": 1, "steps": list(steps), "by_loader": True, "not_kept": "",
         "unfed": 0, "padded": False, "dropout": False, "compressed": False, "batch_norm": False, "shared_by": "",
-        "loaders": [], "batches": [8], "targets": [], "returns_loss": False, "begun": {"w": "0"}, "misfits": [],
+        "loaders": [], "batches": [8], "has_targets": False, "returns_loss": False, "begun": {"w": "0"}, "misfits": [],
         "generators": "g", "sharded": False,
     }  # fmt: skip
     return base | more

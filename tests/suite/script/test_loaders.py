@@ -18,8 +18,8 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from suite.script.draws import Draws
-from suite.script.loaders import described
+from suite.script.loaders import Draws, described
+from suite.script.tape import Tape
 
 DATA = TensorDataset(torch.arange(12.0).reshape(12, 1))
 
@@ -53,7 +53,7 @@ class Stream(IterableDataset[torch.Tensor]):
 
 def of(loader: DataLoader[Any], *, trains: bool = True) -> dict[str, Any]:
     """Return what is known of one loader."""
-    draws = Draws(lambda drawing, batch: batch, lambda drawing: None)
+    draws = Draws(Tape())
     draws.trained = [loader] if trains else []
     draws._made = [lambda: loader]  # type: ignore[assignment,list-item]
     [known] = described(draws)
