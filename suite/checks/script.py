@@ -26,6 +26,7 @@ MOST_RANKS = 3
 RECORD_S = 300.0  # for a few updates, the script's own start included: it loads its data and model
 SLOWER = 4.0  # one device may take so many times k longer, on all rows
 LEAST_S = 60.0
+WHOLE = ("unions", "singles")  # replays of what all ranks drew, by as many draws as one rank or as all
 REMEDY = "see that it trains under torchrun, on so many ranks and with these arguments"
 # Some scripts leave where there is no GPU, without an error.
 OF_CUDA = re.compile(r"CUDA|NVIDIA|NCCL|nccl|\bcuda\b|GPU|accelerator|ended and made")
@@ -128,7 +129,7 @@ def _recorded(run: _Run) -> tuple[_Run, list[dict[str, Any]], list[str]]:
 def _replayed(run: _Run, recorded: Mapping[str, Any]) -> tuple[str, str]:
     """Replay a script on one device; return which replay counts, or "" and why none does."""
     each = max(recorded["draws"]) or max(recorded["passes"])
-    for mode in ("unions", "singles"):
+    for mode in WHOLE:
         try:
             [told] = run.watch(1, mode)
         except WorkerFailure as failure:
@@ -200,13 +201,9 @@ class _Run:
     def _arguments(self, replay: str) -> list[str]:
         """Return the command's words: a rank's share of the batch, or in a replay that of all ranks."""
         batch = self.script.batch or 1
-        mode = "weak" if batch % self.k else "strong"
-        together = batch * self.k if mode == "weak" else batch
-        if replay in ("unions", "singles"):
-            return self.script.model_copy(update={"batch": together}).arguments("strong", 1, OUT)
-        if replay:
-            return self.script.model_copy(update={"batch": together // self.k}).arguments("strong", 1, OUT)
-        return self.script.arguments(mode, self.k, OUT)
+        together = batch * self.k if batch % self.k else batch
+        size, each = (1 if replay else self.k), (together if replay in WHOLE else together // self.k)
+        return self.script.model_copy(update={"batch": each}).arguments("weak", size, OUT)
 
 
 def explain(config: Config, script: Script, item: str, verdict: Verdict) -> str:

@@ -137,13 +137,7 @@ def named(value: str, known: Mapping[str, Script], batch: int | None) -> Script:
     Raises:
         ValueError: the command cannot be run; the message has value, rule and remedy.
     """
-    if value in known:
-        script = known[value]
-    else:
-        words = _words(value)
-        target = words[1] if words[0] == "-m" and len(words) > 1 else words[0]
-        name = re.sub(r"[^\w.+-]", "-", Path(target).stem if target.endswith(".py") else target).lstrip(".+-")
-        script = Script(name=name or "script", command=value)
+    script = known.get(value) or Script(name=_name_of(_words(value)), command=value)
     if batch is not None:
         script = script.model_copy(update={"batch": batch})
     check(script)
@@ -197,17 +191,13 @@ def check(script: Script) -> None:
     if words[0] == "-m" and len(words) == 1:
         raise ValueError(f"command {script.command!r}: expected a module after -m")
     try:
-        unknown = script.places - set(PLACES)
-        script.arguments("weak", 1, "")
-    except (ValueError, IndexError, KeyError) as error:
-        unknown = set() if isinstance(error, ValueError) else {str(error).strip("'")}
+        unknown = sorted(script.places - set(PLACES))
         if not unknown:
-            raise ValueError(
-                f"command {script.command!r}: {error}; double the braces that stand for themselves"
-            ) from None
+            script.arguments("weak", 1, "")
+    except (ValueError, IndexError, KeyError) as error:
+        raise ValueError(f"command {script.command!r}: {error}; double the braces that stand for themselves") from None
     if unknown:
-        some = ", ".join(f"{{{place}}}" for place in sorted(unknown))
-        valid = ", ".join(f"{{{place}}}" for place in PLACES)
+        some, valid = (", ".join(f"{{{place}}}" for place in places) for places in (unknown, PLACES))
         raise ValueError(
             f"command {script.command!r} has {some}: valid placeholders are {valid}; double the braces that stand for "
             "themselves"
@@ -229,11 +219,8 @@ def require_files(scripts: Sequence[Script], folder: Path) -> None:
     """
     for script in scripts:
         if not script.module and not os.path.isfile(folder / script.target):
-            hint = (
-                ""
-                if script.target.endswith(".py")
-                else "; the command begins with the script's path, or with -m and a module"
-            )
+            is_path = script.target.endswith(".py")
+            hint = "" if is_path else "; the command begins with the script's path, or with -m and a module"
             raise ValueError(f"script {script.name!r}: there is no file {script.target} in {folder}{hint}")
 
 
@@ -271,12 +258,9 @@ def divided_twice(
     expected = share * alone
     if not expected or not 1 - SAME < each * world_size / expected < 1 + SAME:
         return ""
-    accumulates = passes_of_one > max(1, passes)
-    remedy = (
-        "let the number of passes in the command grow with {world_size}"
-        if accumulates
-        else "write {global_batch} where the command has the batch"
-    )
+    remedy = "write {global_batch} where the command has the batch"
+    if passes_of_one > max(1, passes):
+        remedy = "let the number of passes in the command grow with {world_size}"
     return (
         f"script {script.name!r}, {mode}: in an update a rank of {world_size} has {each:.3g} {unit} and one device "
         f"{alone:.3g}, and {expected:.3g} were to be expected: the script divides them by the number of ranks itself; "
@@ -295,6 +279,12 @@ def kept_as_they_are(root: Path) -> tuple[str, ...]:
     here = Path.cwd()
     repository = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
     return tuple(map(str, dict.fromkeys((root, repository, here, Path.home() / ".cache"))))
+
+
+def _name_of(words: Sequence[str]) -> str:
+    target = words[1] if words[0] == "-m" and len(words) > 1 else words[0]
+    name = Path(target).stem if target.endswith(".py") else target
+    return re.sub(r"[^\w.+-]", "-", name).lstrip(".+-") or "script"
 
 
 def _words(command: str) -> list[str]:

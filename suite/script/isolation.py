@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -51,7 +51,7 @@ class Kept:
     why_not: str = ""
     copies: Mapping[str, str] = field(default_factory=dict)
     stays: tuple[str, ...] = ()
-    _before: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    _before: Mapping[str, tuple[int, int]] | None = None
     _watched: tuple[str, ...] = ()
 
     @property
@@ -74,9 +74,9 @@ class Kept:
 
     def changed(self) -> str:
         """Return in words what has changed in the user's folders; "" for nothing, and for what is not watched."""
-        if not self._before:
+        after = None if self._before is None else _seen(self._watched, MOST_WATCHED)
+        if self._before is None or after is None:
             return ""
-        after = _seen(self._watched)
         names = sorted(name for name in {*self._before, *after} if self._before.get(name) != after.get(name))
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         return f"while the script ran, these files changed: {', '.join(names[:MOST_NAMED])}{more}" if names else ""
@@ -127,12 +127,12 @@ def _without_overlays(
     real = sorted({os.path.realpath(folder) for folder in folders}, key=len)
     copies = {folder: scratch / f"copy-{number}" for number, folder in enumerate(real)}
     watched = _outermost(folders)
-    before: dict[str, tuple[int, int]] = {}
+    before = None
     if first:
-        before = _seen(watched)
-        if not before:  # too many files
+        before = _seen(watched, MOST_WATCHED)
+        if before is None:
             watched = _outermost({*real} - {*watched})
-            before = _seen(watched)
+            before = _seen(watched, MOST_WATCHED)
         for begin in map(os.path.realpath, begins):
             for folder in filter(partial(_inside, begin), real):
                 if copies[folder].exists() or _copied(folder, copies[folder]):
@@ -144,7 +144,8 @@ def _without_overlays(
 
 def _copied(folder: str, copy: Path) -> bool:
     """Copy a folder that is small enough, and return whether it was copied: whole or not at all."""
-    if not _is_small(folder):
+    files = _seen([folder], MOST_FILES)
+    if files is None or sum(size for _, size in files.values()) > MOST_BYTES:
         return False
     try:
         shutil.copytree(folder, copy, symlinks=True, ignore=NOT_COPIED)
@@ -154,33 +155,20 @@ def _copied(folder: str, copy: Path) -> bool:
     return True
 
 
-def _is_small(folder: str) -> bool:
-    count = size = 0
-    for count, path in enumerate(_files(folder), 1):
-        with contextlib.suppress(OSError):
-            size += path.stat(follow_symlinks=False).st_size
-        if count > MOST_FILES or size > MOST_BYTES:
-            return False
-    return True
-
-
-def _seen(folders: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return when the files of folders were changed, in ns, and their sizes; nothing where they are too many."""
+def _seen(folders: Sequence[str], most: int) -> dict[str, tuple[int, int]] | None:
+    """Return when the files of folders were changed, in ns, and their sizes; None where they are more than `most`."""
     found = {}
-    for path in (path for folder in folders for path in _files(folder)):
-        with contextlib.suppress(OSError):
-            about = path.stat(follow_symlinks=False)
-            found[str(path)] = about.st_mtime_ns, about.st_size
-        if len(found) > MOST_WATCHED:
-            return {}
+    for folder in folders:
+        for root, inside, names in os.walk(folder):
+            ignored = NOT_COPIED(root, inside)
+            inside[:] = [name for name in inside if name not in ignored]
+            for path in (os.path.join(root, name) for name in names):
+                with contextlib.suppress(OSError):
+                    about = os.stat(path, follow_symlinks=False)
+                    found[path] = about.st_mtime_ns, about.st_size
+            if len(found) > most:
+                return None
     return found
-
-
-def _files(folder: str) -> Iterator[Path]:
-    for root, folders, names in os.walk(folder):
-        ignored = NOT_COPIED(root, folders)
-        folders[:] = [name for name in folders if name not in ignored]
-        yield from (Path(root, name) for name in names)
 
 
 def _outermost(folders: Iterable[str]) -> list[str]:
@@ -195,7 +183,7 @@ def _inside(folder: str, other: str) -> bool:
 
 def _enter_own() -> None:
     user, group = os.getuid(), os.getgid()
-    if not _succeeds(_LIBC.unshare(CLONE_NEWNS)):
+    if _LIBC.unshare(CLONE_NEWNS) != 0:
         _check(_LIBC.unshare(CLONE_NEWUSER | CLONE_NEWNS))
         with contextlib.suppress(FileNotFoundError):
             Path("/proc/self/setgroups").write_text("deny")
@@ -224,7 +212,7 @@ def _overlay(folder: str, layer: Path) -> None:
         options = ",".join(f"{name}={path.translate(_SEPARATORS)}" for name, path in parts.items())
         for more in ("", ",userxattr"):  # which an unprivileged mount needs, and a kernel before 5.11 does not know
             told = (b"overlay", os.fsencode(folder), b"overlay", 0, os.fsencode(options + more))
-            if _succeeds(_LIBC.mount(*told)):
+            if _LIBC.mount(*told) == 0:
                 return
     _check(-1)
 
@@ -255,10 +243,6 @@ def _write(marker: Path, text: str) -> None:
     new = marker.with_suffix(".new")
     new.write_text(text)
     new.rename(marker)
-
-
-def _succeeds(status: int) -> bool:
-    return status == 0
 
 
 def _check(status: int) -> None:

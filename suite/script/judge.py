@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from suite.script import judge_data, judge_replay
-from suite.script.items import RIGHT, Verdict
+from suite.script.items import ITEMS, RIGHT, Verdict
 
 Record = dict[str, Any]
 DIVERGES = "a batch is normalised here by running statistics, and with those of a new net it may diverge"
@@ -28,12 +28,10 @@ def judge(
         parts: those of one device on what each rank drew alone; they explain a wrong gradient.
         why: there is no replay.
     """
-    of_world = world(ranks)
-    verdicts = {"world": of_world, "moves": moves(ranks)}
-    if of_world.finding:
+    verdicts = {"world": world(ranks), "moves": moves(ranks)}
+    if verdicts["world"].finding:
         apart = Verdict(unchecked="the ranks are not in one process group, as the item 'world' says")
-        others = ("start", "data", "random", "exchange", "replicas", "gradient", "schedule")
-        return verdicts | dict.fromkeys(others, apart)
+        return dict.fromkeys(ITEMS, apart) | verdicts
     verdicts |= {
         "start": start(ranks),
         "data": judge_data.data(ranks),
@@ -77,12 +75,13 @@ def start(ranks: Sequence[Record]) -> Verdict:
                 f"{unwritten[0]!r}; write all of them before training, also those of modules inside of others",
                 ("to_empty leaves memory as it is, and reset_parameters was not called for every module",),
             )
-        if other := _first_other(ranks[0]["begun"], record["begun"]):
-            return Verdict(
-                f"rank {rank} begins with another {other!r} than rank 0; seed all ranks alike before the model is "
-                "made, or send rank 0's weights to the others, as DistributedDataParallel does",
-                ("weights that are not broadcast at the start",),
-            )
+    if other := _first_other([record["begun"] for record in ranks]):
+        rank, name = other
+        return Verdict(
+            f"rank {rank} begins with another {name!r} than rank 0; seed all ranks alike before the model is made, or "
+            "send rank 0's weights to the others, as DistributedDataParallel does",
+            ("weights that are not broadcast at the start",),
+        )
     sharded = any(record["sharded"] for record in ranks)
     return Verdict(notes=("parameters are sharded: their shards were gathered",)) if sharded else RIGHT
 
@@ -160,7 +159,8 @@ def exchange(ranks: Sequence[Record]) -> Verdict:
     if not unseen:
         return Verdict(notes=tuple(notes)[:1])
     rows = [[row for step in record["steps"] for row in step["rows"]] for record in ranks]
-    if all(rows) and rows[0] != rows[1] and not replicas(ranks).finding and _same_gradients(ranks):
+    same_gradients = not any(judge_replay.differing(ranks, number) for number in range(len(ranks[0]["steps"])))
+    if all(rows) and rows[0] != rows[1] and not replicas(ranks).finding and same_gradients:
         return Verdict(
             notes=(f"{unseen} by DistributedDataParallel or by calls of torch.distributed, yet ranks agree",)
         )
@@ -179,13 +179,12 @@ def replicas(ranks: Sequence[Record]) -> Verdict:
     if not any(step["after"] for step in ranks[0]["steps"]):
         return Verdict(unchecked="parameters are not known: no module was called in training mode with gradients")
     for number, updates in enumerate(zip(*map(updates_of, ranks), strict=False)):
-        first = _after(updates[0])
-        for rank, update in enumerate(updates):
-            if other := _first_other(first, _after(update)):
-                return Verdict(
-                    f"after update {number}, {other!r} on rank {rank} is not that of rank 0: replicas drift apart; "
-                    "every parameter that is trained must get the ranks' mean gradient"
-                )
+        if other := _first_other([_after(update) for update in updates]):
+            rank, name = other
+            return Verdict(
+                f"after update {number}, {name!r} on rank {rank} is not that of rank 0: replicas drift apart; every "
+                "parameter that is trained must get the ranks' mean gradient"
+            )
     return RIGHT
 
 
@@ -199,10 +198,13 @@ def _after(update: Sequence[dict[str, Any]]) -> dict[str, str]:
     return {name: digest for step in update for name, digest in step.get("after", {}).items()}
 
 
-def _same_gradients(ranks: Sequence[Record]) -> bool:
-    pairs = zip(*(record["steps"] for record in ranks), strict=False)
-    return all(step["digests"] == steps[0]["digests"] for steps in pairs for step in steps)
-
-
-def _first_other(one: dict[str, str], other: dict[str, str]) -> str:
-    return next((name for name in {**one, **other} if one.get(name) != other.get(name)), "")
+def _first_other(of_ranks: Sequence[Mapping[str, str]]) -> tuple[int, str] | None:
+    """Return the first rank that has something else than rank 0, and its name; None where all have the same."""
+    first = of_ranks[0]
+    others = (
+        (rank, name)
+        for rank, own in enumerate(of_ranks)
+        for name in {**first, **own}
+        if first.get(name) != own.get(name)
+    )
+    return next(others, None)

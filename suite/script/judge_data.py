@@ -19,6 +19,7 @@ Record = dict[str, Any]
 Loader = dict[str, Any]
 CHANCE = 1e-4  # the probability below which equal rows are no chance
 ORDERED = 4  # equal rows in one order that are no chance
+RANDOM_SPLIT = "a random_split without a seed (Lightning-AI/pytorch-lightning#7728)"
 SHARED = 0.01  # of an evaluation's rows, known by content: fewer may be equal by chance
 
 
@@ -83,6 +84,7 @@ def _of_indices(loaders: Sequence[Loader]) -> Verdict:
     drawn, distinct = sum(map(len, plans)), len(counts)
     length = max(distinct, *(loader["rows_of_dataset"] for loader in loaders))  # ranks may have subsets of their own
     twice = drawn - distinct
+    remedy, forms = _advice(loaders)
     shared = [row for row, count in counts.items() if count > 1]
     whole_batches = k * max(loader["batch"] for loader in loaders)
     same_everywhere = len(shared) == distinct and distinct > 1
@@ -93,13 +95,10 @@ def _of_indices(loaders: Sequence[Loader]) -> Verdict:
         if same_everywhere:
             how = f"every rank goes through the same {distinct} rows of {name} in an epoch"
         lost = f", and {length - distinct} are on none" if length > distinct else ""
-        return Verdict(f"{how}{lost}; {_remedy(loaders)}", _forms(loaders))
+        return Verdict(f"{how}{lost}; {remedy}", forms)
     missing = length - distinct
     if missing and loaders[0]["replicas"] > 1 and not (loaders[0]["drops_last"] and missing < whole_batches):
-        return Verdict(
-            f"{missing} of {length} rows of {name} are on no rank in an epoch; {_remedy(loaders)}",
-            _forms(loaders),
-        )
+        return Verdict(f"{missing} of {length} rows of {name} are on no rank in an epoch; {remedy}", forms)
     notes = [f"{twice} row(s) of {name} are drawn twice in an epoch, as padding"] if twice else []
     notes += [f"{missing} of {length} rows of {name} are on no rank in the epoch that was seen"] if missing else []
     return Verdict(notes=tuple(notes))
@@ -110,20 +109,21 @@ def _is_split_apart(loaders: Sequence[Loader]) -> bool:
     return len({loader.get("subset", "") for loader in loaders}) > 1
 
 
-def _remedy(loaders: Sequence[Loader]) -> str:
-    if _is_split_apart(loaders) and loaders[0]["replicas"] == len(loaders):
-        return "split the data alike on all ranks, from one seed"
-    if loaders[0]["replicas"] == len(loaders):
-        return "give the DistributedSampler of all ranks the same seed, data set and epoch"
-    return "give each rank its own part by a DistributedSampler with as many replicas as ranks"
-
-
-def _forms(loaders: Sequence[Loader]) -> tuple[str, ...]:
-    if _is_split_apart(loaders):
-        return ("a random_split without a seed (Lightning-AI/pytorch-lightning#7728)",)
-    if loaders[0]["replicas"] == len(loaders):
-        return ("a DistributedSampler whose seed differs between ranks (NVlabs/LongLive#71)",)
-    return ("no DistributedSampler (PatrickHua/SimSiam#16)",) if loaders[0]["replicas"] == 1 else ()
+def _advice(loaders: Sequence[Loader]) -> tuple[str, tuple[str, ...]]:
+    """Return what to do, and the known bugs that it looks like."""
+    replicas, apart = loaders[0]["replicas"], _is_split_apart(loaders)
+    if apart and replicas == len(loaders):
+        return "split the data alike on all ranks, from one seed", (RANDOM_SPLIT,)
+    if replicas == len(loaders):
+        return (
+            "give the DistributedSampler of all ranks the same seed, data set and epoch",
+            ("a DistributedSampler whose seed differs between ranks (NVlabs/LongLive#71)",),
+        )
+    no_sampler = ("no DistributedSampler (PatrickHua/SimSiam#16)",) if replicas == 1 else ()
+    return (
+        "give each rank its own part by a DistributedSampler with as many replicas as ranks",
+        (RANDOM_SPLIT,) if apart else no_sampler,
+    )
 
 
 def _of_own_data(loaders: Sequence[Loader]) -> Verdict:
@@ -176,7 +176,7 @@ def _evaluated(ranks: Sequence[Record]) -> Verdict:
                         return Verdict(
                             f"{common} of the rows of {loader['dataset']} that rank {rank} keeps for an evaluation are "
                             f"trained on by rank {other}; split the data alike on all ranks, from one seed",
-                            ("a random_split without a seed (Lightning-AI/pytorch-lightning#7728)",),
+                            (RANDOM_SPLIT,),
                         )
     return RIGHT
 

@@ -43,41 +43,38 @@ def gradient(ranks: Sequence[Record], replay: Record | None, parts: Sequence[Rec
                 "that comes after the backward, and leave gradients in the parameters"
             )
         return Verdict(unchecked="all gradients are 0, as the item 'moves' says")
-    notes, compared = list[str](), min(len(ranks[0]["steps"]), len(replay["steps"]))
+    notes, compared = list[str](), 0
     for number, (recorded, alone) in enumerate(zip(ranks[0]["steps"], replay["steps"], strict=False)):
         expected, actual = alone["gradients"], recorded["gradients"]
         if recorded["digests"] and not actual:
             notes.append(f"from step {number} on, gradients were not kept: they are too large")
-            compared = number
             break
         if not (recorded["finite"] and alone["finite"]):
             notes.append(f"from step {number} on, gradients are infinite or not a number")
-            compared = number
             break
+        compared += 1
         wrong, loose = _wrong(expected, actual)
+        if loose and not wrong:
+            notes.append(
+                "parts are computed in less precision than float64: gradients agree in half of float32's digits"
+            )
         if not wrong:
-            if loose:
-                notes.append(
-                    "parts are computed in less precision than float64: gradients agree in half of float32's digits"
-                )
             continue
-        rows = Counter(row for record in ranks for row in record["steps"][number]["rows"])
-        other_rows = rows != Counter(alone["rows"])
-        if unknown := _not_comparable(ranks, replay, number, other_rows=other_rows):
+        if unknown := _not_comparable(ranks, replay, number):
             return Verdict(unchecked=unknown, notes=tuple(dict.fromkeys(notes)))
         name, error, largest = wrong[0]
-        a, b = (torch.cat([_whole(side, name, expected).flatten() for name in expected]) for side in (expected, actual))
-        if any(record["compressed"] for record in ranks) and float((a - b).abs().max()) <= BYTES_16 * float(
-            a.abs().max()
-        ):
+        right, made = _flat(expected, expected), _flat(actual, expected)
+        compressed = any(record["compressed"] for record in ranks)
+        if compressed and float((right - made).abs().max()) <= BYTES_16 * float(right.abs().max()):
             notes.append("a communication hook sends gradients in 16 bits: they agree as far as that allows")
             continue
-        update = number // ranks[0]["cycle"]
+        differ = ", and they differ between ranks" if differing(ranks, number) else ""
+        of_ranks = [_flat(part["steps"][0]["gradients"], expected) for part in parts] if number == 0 else []
         return Verdict(
-            f"update {update}: the gradient of {name!r} is off that of one device on all ranks' rows by {error:.3g}, "
-            f"where its largest entry is {largest:.3g}, and so are those of {len(wrong)} of {len(expected)} parameters"
-            f"{_apart(ranks, number)}; all ranks must get the gradient of all rows",
-            _forms(b, a, ranks, number, [_flat(part, number, expected) for part in parts] if number == 0 else [])
+            f"update {number // ranks[0]['cycle']}: the gradient of {name!r} is off that of one device on all ranks' "
+            f"rows by {error:.3g}, where its largest entry is {largest:.3g}, and so are those of {len(wrong)} of "
+            f"{len(expected)} parameters{differ}; all ranks must get the gradient of all rows",
+            _forms(made, right, ranks[0]["steps"][number]["passes"], len(ranks), of_ranks)
             or _not_exchanged(ranks, number, [each for each, _, _ in wrong]),
         )
     if not compared:
@@ -183,12 +180,12 @@ def _whole(side: Mapping[str, Tensor], name: str, other: Mapping[str, Tensor]) -
     return side[name] if name in side else torch.zeros_like(other[name])
 
 
-def _flat(record: Record, number: int, names: Mapping[str, Tensor]) -> Tensor:
-    gradients = record["steps"][number]["gradients"]
-    return torch.cat([_whole(gradients, name, names).flatten() for name in names])
+def _flat(side: Mapping[str, Tensor], names: Mapping[str, Tensor]) -> Tensor:
+    """Return the gradients of these names as one vector."""
+    return torch.cat([_whole(side, name, names).flatten() for name in names])
 
 
-def _not_comparable(ranks: Sequence[Record], replay: Record, number: int, *, other_rows: bool) -> str:
+def _not_comparable(ranks: Sequence[Record], replay: Record, number: int) -> str:
     """Return why a difference says nothing; "" where it does."""
     first = ranks[0]
     if first["not_kept"]:
@@ -199,25 +196,22 @@ def _not_comparable(ranks: Sequence[Record], replay: Record, number: int, *, oth
         return "ranks' rows have several lengths: they were padded to one, and the script may count the padding"
     if replay["unfed"]:
         return "on one device the script draws minibatches that no rank drew"
-    if other_rows:
+    rows = Counter(row for record in ranks for row in record["steps"][number]["rows"])
+    if rows != Counter(replay["steps"][number]["rows"]):
         return (
             f"step {number}: the model is given other rows on one device, though the same were drawn: they are changed "
             "at random outside of the DataLoader, or the script draws otherwise on one device"
         )
     if any(step["drew"] for record in ranks for step in record["steps"]):
         return "the model draws random numbers that are no dropout of torch's"
-    if 2 * first["steps"][number]["in_step"] >= first["steps"][number]["size"] and _differing(ranks, number):
+    if 2 * first["steps"][number]["in_step"] >= first["steps"][number]["size"] and differing(ranks, number):
         return "gradients are exchanged in the step itself, and they were read before it"
     if not first["by_loader"] and not (first["has_targets"] or first["returns_loss"]):
         return "the script has no DataLoader, and its loss is none of torch's, so targets are not known"
     return ""
 
 
-def _apart(ranks: Sequence[Record], number: int) -> str:
-    return ", and they differ between ranks" if _differing(ranks, number) else ""
-
-
-def _differing(ranks: Sequence[Record], number: int) -> set[str]:
+def differing(ranks: Sequence[Record], number: int) -> set[str]:
     """Return the names of the gradients that ranks do not have alike."""
     digests = [record["steps"][number]["digests"] for record in ranks]
     return {name for of_rank in digests for name in of_rank if of_rank[name] != digests[0].get(name)}
@@ -226,16 +220,13 @@ def _differing(ranks: Sequence[Record], number: int) -> set[str]:
 def _not_exchanged(ranks: Sequence[Record], number: int, wrong: Sequence[str]) -> tuple[str, ...]:
     """Return a form where the wrong gradients are those that ranks do not have alike."""
     alike = ranks[0]["steps"][number]["digests"].keys() - set(wrong)
-    if not alike or _differing(ranks, number) != set(wrong):
+    if not alike or differing(ranks, number) != set(wrong):
         return ()
     return ("these parameters are not exchanged: they were frozen when the model was wrapped, or are not a part of it",)
 
 
-def _forms(
-    actual: Tensor, right: Tensor, ranks: Sequence[Record], number: int, parts: Sequence[Tensor]
-) -> tuple[str, ...]:
+def _forms(actual: Tensor, right: Tensor, passes: int, k: int, parts: Sequence[Tensor]) -> tuple[str, ...]:
     """Return the known bugs that make such a gradient of the right one, or of the ranks' own."""
-    k, passes = len(ranks), ranks[0]["steps"][number]["passes"]
     if not bool(actual.isfinite().all()):
         return ("a mean over no rows on one rank",)
     candidates: dict[str, Tensor] = {

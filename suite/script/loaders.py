@@ -234,8 +234,8 @@ def _content(value: Any) -> bytes | None:
         return repr(value).encode()
     if hasattr(value, "tobytes"):  # of NumPy, or an image
         return bytes(value.tobytes())
-    parts = [value[key] for key in value.keys()] if hasattr(value, "keys") else value  # noqa: SIM118
-    if not isinstance(parts, (list, tuple)):
+    parts = trees.parts_of(value)
+    if parts is None:
         return None
-    contents = [_content(part) for part in parts]
+    contents = [_content(part) for part in parts.values()]
     return None if None in contents else b"|".join(content for content in contents if content is not None)

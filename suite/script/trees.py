@@ -22,31 +22,41 @@ class NotKept(TypeError):
     """A part of a minibatch is neither a tensor nor a container of them."""
 
 
-def _is_mapping(tree: Any) -> bool:
-    return hasattr(tree, "keys") and hasattr(tree, "__getitem__")
+def parts_of(tree: Any) -> dict[Any, Any] | None:
+    """Return the parts of a container by key or by place; None for anything else."""
+    if hasattr(tree, "keys") and hasattr(tree, "__getitem__"):  # what behaves like a dict may not iterate over its keys
+        return {key: tree[key] for key in tree.keys()}  # noqa: SIM118
+    return dict(enumerate(tree)) if isinstance(tree, (list, tuple)) else None
+
+
+def _with_parts(tree: Any, parts: dict[Any, Any]) -> Any:
+    """Return a container like a tree with other parts."""
+    if isinstance(tree, (list, tuple)):
+        if hasattr(tree, "_fields"):  # a named tuple
+            return type(tree)(*parts.values())
+        return tuple(parts.values()) if isinstance(tree, tuple) else list(parts.values())
+    if type(tree) is dict:
+        return parts
+    new = copy.copy(tree)
+    for key, value in parts.items():
+        new[key] = value
+    return new
 
 
 def leaves(tree: Any) -> Iterator[Tensor]:
     """Yield the tensors of a tree, in its order."""
     if isinstance(tree, Tensor):
         yield tree
-    elif _is_mapping(tree):
-        for key in tree.keys():  # noqa: SIM118 - what behaves like a dict may not iterate over its keys
-            yield from leaves(tree[key])
-    elif isinstance(tree, (list, tuple)):
-        for part in tree:
-            yield from leaves(part)
+    for part in (parts_of(tree) or {}).values():
+        yield from leaves(part)
 
 
 def mapped(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """Return a tree of the same form, with changed tensors."""
     if isinstance(tree, Tensor):
         return change(tree)
-    if _is_mapping(tree):
-        return _with_items(tree, {key: mapped(tree[key], change) for key in tree.keys()})  # noqa: SIM118
-    if isinstance(tree, (list, tuple)):
-        return _like(tree, [mapped(part, change) for part in tree])
-    return tree
+    parts = parts_of(tree)
+    return tree if parts is None else _with_parts(tree, {key: mapped(part, change) for key, part in parts.items()})
 
 
 def doubled(tree: Any) -> Any:
@@ -62,13 +72,13 @@ def plain(tree: Any) -> Any:
     """
     if isinstance(tree, Tensor):
         return tree.detach().to("cpu", copy=True)
-    if _is_mapping(tree):
-        return {key: plain(tree[key]) for key in tree.keys()}  # noqa: SIM118
-    if isinstance(tree, (list, tuple)):
-        return [plain(part) for part in tree]
     if isinstance(tree, PLAIN):
         return tree
-    raise NotKept(f"{type(tree).__module__}.{type(tree).__qualname__}")
+    parts = parts_of(tree)
+    if parts is None:
+        raise NotKept(f"{type(tree).__module__}.{type(tree).__qualname__}")
+    kept = {key: plain(part) for key, part in parts.items()}
+    return list(kept.values()) if isinstance(tree, (list, tuple)) else kept
 
 
 def united(parts: Sequence[Any]) -> tuple[Any, bool]:
@@ -86,13 +96,13 @@ def filled(template: Any, tree: Any) -> Any:
     """Return a plain tree in the form of a template, such as a named tuple, on its devices."""
     if isinstance(tree, Tensor):
         return tree.to(template.device, copy=True) if isinstance(template, Tensor) else tree.clone()
-    if isinstance(tree, dict):
-        parts = {key: filled(template[key] if key in template.keys() else value, value) for key, value in tree.items()}  # noqa: SIM118
-        return _with_items(template, parts)
-    if isinstance(tree, list):
-        like = list(template) if isinstance(template, (list, tuple)) else []
-        return _like(template, [filled(like[min(at, len(like) - 1)] if like else p, p) for at, p in enumerate(tree)])
-    return tree
+    parts, like = parts_of(tree), parts_of(template)
+    if parts is None:
+        return tree
+    if like is None or isinstance(template, (list, tuple)) != isinstance(tree, list):
+        template, like = tree, {}
+    last = list(like.values())[-1:] if isinstance(tree, list) else []  # a union may be longer
+    return _with_parts(template, {key: filled(like.get(key, *last or [part]), part) for key, part in parts.items()})
 
 
 def row_digests(tree: Any) -> list[str]:
@@ -156,18 +166,3 @@ def _concatenated(parts: Sequence[Tensor], padded: list[bool]) -> Tensor:
         padded[0] = padded[0] or any(missing)
         wide.append(nn.functional.pad(part, missing, value=filler) if any(missing) else part)
     return torch.cat(wide)
-
-
-def _with_items(tree: Any, items: dict[Any, Any]) -> Any:
-    if type(tree) is dict or not _is_mapping(tree):
-        return items
-    new = copy.copy(tree)
-    for key, value in items.items():
-        new[key] = value
-    return new
-
-
-def _like(tree: Any, parts: list[Any]) -> Any:
-    if hasattr(tree, "_fields"):  # a named tuple
-        return type(tree)(*parts)
-    return tuple(parts) if isinstance(tree, tuple) else parts
