@@ -445,8 +445,7 @@ def _scripts(get: _Reader, own: Mapping[str, Script], known: Mapping[str, Worklo
     batch = get.whole("batch", 0) or None
     try:
         found = scripts.chosen(get.texts("script", commas=False), own, batch, taken={*TRAINERS, *known})
-        scripts.require_files(found, Path.cwd())
-        scripts.require_batch(found, get.texts("mode", MODES))
+        scripts.require(found, Path.cwd(), get.texts("mode", MODES))
     except ValueError as error:
         raise pytest.UsageError(f"--scaling-script: {error}") from error
     if batch is not None and not any(script.takes_batch for script in found):

@@ -118,10 +118,9 @@ def available(pyproject: Path) -> dict[str, Script]:
         try:
             script = Script.model_validate({**fields, "name": name})
             check(script)
-        except ValidationError as error:
-            raise ValueError(f"script {name!r} in {pyproject.name}: {problem(error)}") from error
         except ValueError as error:
-            raise ValueError(f"script {name!r} in {pyproject.name}: {error}") from error
+            why = problem(error) if isinstance(error, ValidationError) else error
+            raise ValueError(f"script {name!r} in {pyproject.name}: {why}") from error
         found[name] = script
     return found
 
@@ -169,7 +168,7 @@ def chosen(
 def of_base(value: str, known: Mapping[str, Script], batch: int | None) -> Script:
     """Return the script that a base names, whose file is in the working directory; arguments and errors as `named`."""
     script = named(value, known, batch)
-    require_files([script], Path.cwd())
+    require([script], Path.cwd())
     return script
 
 
@@ -211,26 +210,18 @@ def check(script: Script) -> None:
         raise ValueError(f"update {script.update!r}: expected module:function or module:Class.method")
 
 
-def require_files(scripts: Sequence[Script], folder: Path) -> None:
-    """Refuse a script whose file is not there.
+def require(scripts: Sequence[Script], folder: Path, modes: Sequence[str] = ("strong", "weak")) -> None:
+    """Refuse a script whose file is not in a folder, or that no mode can measure.
 
     Raises:
-        ValueError: its path, and where it was looked for.
+        ValueError: its path, and where it was looked for; or its command has no place for the batch that strong
+            scaling sets.
     """
     for script in scripts:
         if not script.module and not os.path.isfile(folder / script.target):
             is_path = script.target.endswith(".py")
             hint = "" if is_path else "; the command begins with the script's path, or with -m and a module"
             raise ValueError(f"script {script.name!r}: there is no file {script.target} in {folder}{hint}")
-
-
-def require_batch(scripts: Sequence[Script], modes: Sequence[str]) -> None:
-    """Refuse a script that no mode can measure.
-
-    Raises:
-        ValueError: only strong scaling is wanted, and the command has no place for the batch.
-    """
-    for script in scripts:
         if not script.takes_batch and "weak" not in modes:
             raise ValueError(
                 f"script {script.name!r}: strong scaling sets the batch of a rank, and the command has no {{batch}}; "

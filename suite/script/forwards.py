@@ -35,6 +35,7 @@ class Forwards:
     Attributes:
         names: of their parameters.
         passes: since the last update.
+        record: what was seen in all updates.
     """
 
     def __init__(
@@ -54,12 +55,15 @@ class Forwards:
         self._inside = False
         self.passes = self._drew = 0
         self._rows: list[str] = []
-        self._begun: dict[str, str] = {}
-        self._values: dict[str, Tensor] = {}
-        self._misfits: list[str] = []
-        self._unwritten: list[str] = []
-        self._generators = ""
-        self._sharded = self._returns_loss = False
+        self.record: dict[str, Any] = {
+            "returns_loss": False,
+            "begun": {},
+            "values": {},
+            "misfits": [],
+            "unwritten": [],
+            "generators": "",
+            "sharded": False,
+        }
 
     def install(self) -> None:
         """Patch torch."""
@@ -73,18 +77,6 @@ class Forwards:
         self.passes, self._rows, self._drew = 0, [], 0
         return seen
 
-    def record(self) -> dict[str, Any]:
-        """Return what was seen in all updates."""
-        return {
-            "returns_loss": self._returns_loss,
-            "begun": self._begun,
-            "values": self._values,
-            "misfits": self._misfits,
-            "unwritten": self._unwritten,
-            "generators": self._generators,
-            "sharded": self._sharded,
-        }
-
     def _call(self, call: Callable[..., Any], module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if self._inside:
             return call(module, *args, **kwargs)
@@ -96,7 +88,8 @@ class Forwards:
             before = _generators()
             output = call(module, *args, **kwargs)
             self._drew += before != _generators()
-            self._returns_loss = any(t.numel() == 1 and t.requires_grad for t in trees.leaves(_tree(output)))
+            losses = [t for t in trees.leaves(_tree(output)) if t.numel() == 1 and t.requires_grad]
+            self.record["returns_loss"] = bool(losses)
             return output
         finally:
             self._inside = False
@@ -123,22 +116,21 @@ class Forwards:
     def _begin(self, module: nn.Module) -> None:
         """Give a module its precision and its weights, and note with what it begins."""
         self._numerics.prepare(module)
-        if not self._generators:
-            self._generators = _generators()
-        named = self.names.add(module)
+        record, named = self.record, self.names.add(module)
+        record["generators"] = record["generators"] or _generators()
         if self._start is not None:
-            self._misfits += load(named, self._start)
+            record["misfits"] += load(named, self._start)
             return
         parameters = {name: tensor for name, tensor in named.items() if isinstance(tensor, nn.Parameter)}
-        self._sharded = self._sharded or is_sharded(parameters.values())
+        record["sharded"] = record["sharded"] or is_sharded(parameters.values())
         for name, tensor in named.items():
             value = whole(tensor)
             if value.is_floating_point() and bool(value.isnan().any()):
-                self._unwritten.append(name)
+                record["unwritten"].append(name)
             if name in parameters:
-                self._begun[name] = trees.digest(value)
+                record["begun"][name] = trees.digest(value)
             if self._keeps_values:
-                self._values[name] = value
+                record["values"][name] = value
 
     def _lose(self, loss: Callable[..., Tensor], input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if not self._inside and input.requires_grad and not target.requires_grad:

@@ -227,7 +227,7 @@ class Recording:
             "loaders": [] if self._tape.replays else loaders.described(self._draws),
             "batches": [loaders.length(loader) for loader in self._draws.trained],
             **self._tape.record(self._steps),
-            **self._forwards.record(),
+            **self._forwards.record,
         }
         self._folder.mkdir(parents=True, exist_ok=True)
         torch.save(record, path_of(self._folder, self._rank, self._replay))

@@ -91,15 +91,15 @@ def test_a_command_that_cannot_run_is_refused_with_what_to_write(command: str, s
 
 def test_a_missing_file_is_named_with_its_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"there is no file trian\.py in "):
-        scripts.require_files([named("trian.py", {}, None)], tmp_path)
+        scripts.require([named("trian.py", {}, None)], tmp_path)
     with pytest.raises(ValueError, match=r"there is no file trian in .*; the command begins with the script's path"):
-        scripts.require_files([named("trian", {}, None)], tmp_path)
-    scripts.require_files([named("-m anything", {}, None)], tmp_path)
+        scripts.require([named("trian", {}, None)], tmp_path)
+    scripts.require([named("-m anything", {}, None)], tmp_path)
 
 
 def test_strong_scaling_needs_a_place_for_the_batch() -> None:
     with pytest.raises(ValueError, match=r"the command has no {batch}; write it where the batch stands"):
-        scripts.require_batch([named("train.py", {}, None)], ["strong"])
+        scripts.require([named("-m train", {}, None)], Path(), ["strong"])
     assert not of_script(named("train.py", {}, None)).scales("strong")
     assert of_script(named("train.py {batch}", {}, 8)).scales("strong")
 

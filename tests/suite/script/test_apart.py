@@ -9,7 +9,7 @@ import pytest
 
 from suite.processes.failure import WorkerFailure
 
-OWN_S, SLOW_S, FED_S = 0.01, 0.2, 0.2
+OWN_S, SLOW_S, FED_S = 0.005, 0.1, 0.1
 PARTS = f"""
 import time, torch
 from torch import distributed as dist
