@@ -29,7 +29,8 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
         return around(call, *args, **kwargs)
 
     setattr(owner, name, wrapped)
-    if isinstance(owner, ModuleType):
-        for module in [module for each, module in sys.modules.items() if each.startswith("torch.distributed")]:
-            for key in [key for key, value in vars(module).items() if value is call]:
-                setattr(module, key, wrapped)
+    for each, module in list(sys.modules.items()) if isinstance(owner, ModuleType) else ():
+        if each.startswith("torch.distributed"):
+            for key, value in list(vars(module).items()):
+                if value is call:
+                    setattr(module, key, wrapped)

@@ -1,15 +1,37 @@
-"""Where overlays are refused: a copy of the folder that a script begins in, and what changed all the same."""
+"""What a script writes is kept apart by overlays, and where these are refused by a copy of the folder it begins in."""
 
 from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from suite.script import isolation
 from suite.script.isolation import Kept, isolated
+from tests.support.project import REPOSITORY
+
+AS_ROOT = ("unshare", "--user", "--map-root-user", "--mount")
+PROGRAM = """
+import sys
+from pathlib import Path
+from suite.script.isolation import isolated
+project, scratch = map(Path, sys.argv[1:])
+print(isolated([str(project)], scratch, [str(project)], first=True).note)
+for folder in ("data 1", "data 1/more"):
+    print(*sorted(path.name for path in (project / folder).iterdir()))
+    (project / folder / "snapshot.pt").touch()
+(project / "read.txt").write_text("read only")
+"""
+
+may_mount = pytest.mark.skipif(
+    subprocess.run([*AS_ROOT, "mount", "-t", "tmpfs", "none", "/tmp"], capture_output=True, check=False).returncode
+    != 0,
+    reason="this user may not mount",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -89,3 +111,56 @@ def test_of_too_many_files_nothing_is_said(project: Path, tmp_path: Path, monkey
     kept = keep(project, tmp_path / "cache")
     (project / "snapshot.pt").write_text("state")
     assert not kept.changed()
+
+
+@pytest.fixture
+def volumes(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / "data 1").mkdir(parents=True)
+    (folder / "read.txt").write_text("kept")
+    (folder / "program.py").write_text(PROGRAM)
+    return folder
+
+
+def run(project: Path, *user: str) -> list[str]:
+    """Mount volumes in a project, keep it apart in a process, and return what that says and what is left."""
+    words = f"""
+        set -e
+        mount -t tmpfs none 'data 1'; touch 'data 1/train.bin'
+        mkdir 'data 1/more'; mount -t tmpfs none 'data 1/more'; touch 'data 1/more/test.bin'
+        {" ".join(user)} {sys.executable} program.py "$PWD" "$PWD/../scratch"
+        cat read.txt; echo; ls 'data 1' 'data 1/more'
+    """
+    done = subprocess.run(
+        [*AS_ROOT, "sh", "-c", words],
+        cwd=project,
+        env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@may_mount
+def test_what_is_mounted_in_a_project_is_seen_and_kept(volumes: Path) -> None:
+    left = ["kept", "data 1:", "more", "train.bin", "", "data 1/more:", "test.bin"]
+    assert run(volumes) == ["", "more train.bin", "test.bin", *left]
+
+
+@may_mount
+def test_a_file_that_is_mounted_in_a_project_stays_writable(volumes: Path) -> None:
+    note, *_ = run(volumes, "mount --bind read.txt read.txt;")
+    read = volumes / "read.txt"
+    assert note == f"no overlay can be on {read}, so that what the script writes there stays"
+    assert read.read_text() == "read only"
+
+
+@may_mount
+def test_another_user_is_told_which_mount_refuses_overlays(volumes: Path) -> None:
+    note, *_ = run(volumes, "unshare --user --map-user=1000 --map-group=1000")
+    assert note.startswith(
+        f"overlays are refused here ({volumes / 'data 1'} is a mount of its own), so that the script"
+    )

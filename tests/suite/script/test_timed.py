@@ -166,9 +166,24 @@ def test_a_script_that_ends_before_it_can_be_timed_says_why(ranks: Any, tmp_path
     assert said in caught.value.cause
 
 
-def test_ranks_that_train_apart_are_not_timed(ranks: Any, tmp_path: Path) -> None:
-    with pytest.raises(WorkerFailure, match="2 ranks were started, and it has no process group: each trains by itself"):
-        ranks(script(tmp_path), world_size=2).set_up()
+@pytest.mark.parametrize(
+    ("name", "how", "said"),
+    [
+        ("absent.py", {}, r"there is no script .*absent\.py; check the path, or compare"),
+        ("sleeper.py", {"world_size": 2}, "2 ranks were started, and it has no process group: each trains by itself"),
+        (
+            "sleeper.py",
+            {"update": "sleeper:descent"},
+            "update = 'sleeper:descent': when the script computes its first gradient",
+        ),
+    ],
+)
+def test_a_script_that_cannot_be_timed_says_why(
+    ranks: Any, tmp_path: Path, name: str, how: dict[str, Any], said: str
+) -> None:
+    script(tmp_path)
+    with pytest.raises(WorkerFailure, match=said):
+        ranks(name, **how).set_up()
 
 
 def test_a_script_that_makes_too_few_updates_says_how_many(ranks: Any, tmp_path: Path) -> None:
@@ -240,16 +255,6 @@ def test_a_module_that_names_its_own_update_goes_by_its_full_name(ranks: Any, tm
     started = ranks("-m", "pack.train", update="pack.train:descend")
     started.set_up()
     assert started.window(3)[0].duration_ns > 0
-
-
-def test_a_script_that_a_commit_lacks_is_named(ranks: Any, tmp_path: Path) -> None:
-    with pytest.raises(WorkerFailure, match=r"there is no script .*absent\.py; check the path, or compare"):
-        ranks("absent.py").set_up()
-
-
-def test_an_update_that_is_not_there_is_named(ranks: Any, tmp_path: Path) -> None:
-    with pytest.raises(WorkerFailure, match="update = 'train:descent': when the script computes its first gradient"):
-        ranks(script(tmp_path), update="train:descent").set_up()
 
 
 def test_nothing_is_left_of_a_script_and_what_it_started(ranks: Any) -> None:
