@@ -253,7 +253,7 @@ def parameters(state: State, name: str) -> Parameters:
     """
     timed = state.timed[name]
     accelerator.release(timed.devices)
-    passes, rows = (timed.passes, timed.rows) if isinstance(timed, TimedScript) else (0.0, 0.0)
+    passes, rows = (timed.work.passes, timed.work.rows) if isinstance(timed, TimedScript) else (0.0, 0.0)
     return Parameters(not_finite=first_not_finite(timed), passes=passes, rows=rows)
 
 

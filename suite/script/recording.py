@@ -45,8 +45,7 @@ class Recording:
 
     def __init__(self, job: WatchedScript, rank: int) -> None:
         """Keep what is to be done, and the rank of this process."""
-        self._script, self._rank, self._folder, self._replay = job.script, rank, Path(job.folder), job.replay
-        self._shows_cuda, self._ranks = job.as_cuda, job.ranks
+        self._job, self._script, self._rank, self._folder = job, job.script, rank, Path(job.folder)
         recorded = [read(self._folder, number) for number in range(job.ranks)] if job.replay else []
         self._recorded = recorded[0] if recorded else None
         self._tape = Tape(recorded, job.replay, double=job.double)
@@ -89,7 +88,7 @@ class Recording:
         self._done.wait()
         if self._failure is not None:
             raise self._failure
-        if self._by_itself and not self._replay and not self._all_recorded():
+        if self._by_itself and not self._job.replay and not self._all_recorded():
             made = f"it ended after {len(self._steps)} step(s) of an optimizer"
             return {"raised": {"where": "the script", "error": made, "traceback": ""}}
         return {
@@ -113,8 +112,8 @@ class Recording:
         return True
 
     def _install(self) -> None:
-        if self._shows_cuda:
-            as_cuda.install(max(self._ranks, int(os.environ["LOCAL_WORLD_SIZE"])))
+        if self._job.as_cuda:
+            as_cuda.install(max(self._job.ranks, int(os.environ["LOCAL_WORLD_SIZE"])))
         for part in (self._numerics, self._exchanges, self._draws, self._forwards):
             part.install()
         if self._script.update:
@@ -230,7 +229,7 @@ class Recording:
             **self._forwards.record,
         }
         self._folder.mkdir(parents=True, exist_ok=True)
-        torch.save(record, path_of(self._folder, self._rank, self._replay))
+        torch.save(record, path_of(self._folder, self._rank, self._job.replay))
 
 
 def path_of(folder: Path, rank: int, replay: str = "") -> Path:

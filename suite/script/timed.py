@@ -14,11 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from torch import distributed as dist
-from torch import nn
 
 from reference.per_device import synchronize
 from suite.processes.jobs import ScriptRun
@@ -26,11 +25,9 @@ from suite.room import accelerator, quiet
 from suite.script.apart import Apart
 from suite.script.isolation import Kept
 from suite.script.main import lasting, of_end, run_as_main, so_far
-from suite.script.patching import wrap
 from suite.script.updates import Updates
-from suite.script.work import Work
+from suite.script.work import UPDATES, Work
 
-SEEN = 4  # updates that show how many passes and minibatches one of them has
 UNFED = "the script draws from no DataLoader, so that its feed is a part of the other bars"
 
 
@@ -53,7 +50,7 @@ class TimedScript:
         kept: how what it writes is kept apart.
         sample_flop: 0, because what a sample takes is not known.
         unfed: why the last probe has timed nothing; "" where it has.
-        passes, rows: backward passes, and rows of minibatches, of this rank in an update; 0 until they are known.
+        work: of this rank in an update.
     """
 
     sample_flop = 0
@@ -75,16 +72,11 @@ class TimedScript:
         self._together = True  # whether all ranks begin a window
         self._apart: Apart | None = None
         self.unfed = ""
-        self.passes = self.rows = 0.0
-        self._draws = 0.0  # minibatches in an update
-        self._seen = 0  # updates of which the work was counted
-        self._events: list[str] = []
-        self._work = Work()
+        self.work = Work()
         self._updates = Updates(self._updated, script)
 
     def run(self) -> NoReturn:
         """Run the script in this thread. It never returns: the process ends when the controller says so."""
-        watch_events(self._events)
         os.register_at_fork(after_in_child=quiet.unpin(self._cores))
         self._apart = None if self._script.exchanges else Apart()
         try:
@@ -109,7 +101,7 @@ class TimedScript:
             NoGroup: its process group does not have the ranks that were started.
         """
         self._wait_for_script()
-        self._work.begin()
+        self.work.begin()
         started, joined = int(os.environ["WORLD_SIZE"]), dist.get_world_size() if dist.is_initialized() else 0
         if started > 1 and joined != started:
             has = f"its process group has {joined} rank(s)" if joined else "it has no process group"
@@ -133,7 +125,7 @@ class TimedScript:
         """
         self._steps, self._at_edge, self._keeps = steps, self._begin, keeps
         self.advance(lead_in)
-        self._note_work(lead_in + steps)
+        self.work.note(lead_in + steps)
         return self._taken_ns
 
     def probe(
@@ -150,21 +142,21 @@ class TimedScript:
         """
         if alone and int(os.environ["RANK"]) > 0:
             return None
-        if not self._work.remembers:
-            self._work.remembers = True
-            self.advance(SEEN)
-            self._note_work(SEEN)
-        self.unfed = UNFED if resident and not self._draws else ""
+        if not self.work.remembers:
+            self.work.remembers = True
+            self.advance(UPDATES)
+            self.work.note(UPDATES)
+        self.unfed = UNFED if resident and not self.work.draws else ""
         if self.unfed:
             return None
         self._together = not alone
-        self._work.repeat(lead_in + steps if resident else 0, self._draws)
+        self.work.repeat(lead_in + steps if resident else 0)
         return self.window(steps, lead_in)
 
     @property
     def unclean(self) -> str:
         """What happened in the last window that does not belong to a step, in words; "" for nothing."""
-        return ", ".join(dict.fromkeys(self._events))
+        return ", ".join(dict.fromkeys(self.work.events))
 
     @property
     def gradient_bytes(self) -> int:
@@ -191,13 +183,6 @@ class TimedScript:
             self._left, self._goes_on = updates, True
             self._turn.notify_all()
         self._wait_for_script()
-
-    def _note_work(self, updates: int) -> None:
-        self._seen += updates
-        if self._work.counts and self._seen >= SEEN:
-            work = self._work
-            self.passes, self.rows, self._draws = (each / self._seen for each in (work.passes, work.rows, work.draws))
-            work.counts = False
 
     def _wait_for_script(self) -> None:
         with self._turn:
@@ -226,7 +211,7 @@ class TimedScript:
             dist.barrier(group=self._apart.real if self._apart else None)
             synchronize(self.devices)
         self._at_edge = self._end
-        self._events.clear()
+        self.work.events.clear()
         self._begun_ns = time.perf_counter_ns()
         return self._steps
 
@@ -250,25 +235,6 @@ class TimedScript:
         needed = self._left + (self._steps if self._at_edge == self._begin else 0)
         longer = f": {found} looks like how long" if (found := lasting(self._script.words)) else ", by epochs or steps"
         return f"{said}, and at least {needed} more are to be timed; let it train for longer{longer}"
-
-
-def watch_events(events: list[str]) -> None:
-    """Note in `events` what does not belong to a step: an evaluation, which changes a module's mode, or a checkpoint.
-
-    What is wrapped costs only when it is called.
-    """
-
-    def train(call: Callable[..., nn.Module], module: nn.Module, mode: bool = True) -> nn.Module:
-        if module.training != mode:
-            events.append("an evaluation")
-        return call(module, mode)
-
-    def save(call: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-        events.append("a checkpoint")
-        call(*args, **kwargs)
-
-    wrap(nn.Module, "train", train)
-    wrap(torch, "save", save)
 
 
 def _signal_children(number: signal.Signals) -> None:
