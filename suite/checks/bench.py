@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import os
+from base64 import b64decode
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from suite.checks import draw
 from suite.checks.search import SearchResult, search
-from suite.processes.channel import Message
 from suite.processes.failure import WorkerFailure, harmless
 from suite.processes.group import Group
 from suite.processes.jobs import CaseJob
 from suite.processes.pool import Pool
-from suite.properties.answers import RIGHT, About, Described, Judgement, Records, unpacked
+from suite.properties.answers import REACTION, RIGHT, About, Described, Judgement, Observed
 from suite.properties.case import LOW_PRECISION, MAY_REFUSE, Case
 from suite.room.devices import Devices
 
@@ -36,7 +35,6 @@ FEW_VARIANTS, MANY_VARIANTS = 2, 8  # of a case that one device computes; many w
 CONFIRMATIONS = 3  # other variants in which k devices must be off as well
 ROUNDING = 2.0**-49  # 16 units of float64's roundoff, by which starts and minibatches are moved
 MOVES = 8  # of one device, where k devices differ from it
-REACTION = 1e-10  # by which they are moved to see whether a trainer computes in low precision: float32 has 6e-8
 
 
 @dataclass
@@ -154,12 +152,10 @@ class Bench:
         Raises:
             WorkerFailure: as `judge`.
         """
-        moved = replace(case, variant=1, moved_by=REACTION)
-        here, there = (_used(unpacked(self._observe(trainer, each, "")[1][0])) for each in (case, moved))
-        largest = max(map(abs, here), default=0.0)
-        changes = [abs(a - b) / largest for a, b in zip(here, there, strict=True) if a or b]
-        small = sum(REACTION * 1e-4 < change < REACTION * 1e3 for change in changes)
-        return 2 * small >= len(changes)
+        given = {"here": case, "there": replace(case, variant=1, moved_by=REACTION)}
+        told = [self._observe(trainer, each, "", name) for name, each in given.items()]
+        files = [observed[0].file for _, observed in told]
+        return bool(told[-1][0].request_first(dict, "reacts", files=files)["reacts"])
 
     def _with_itself(self, trainer: str, check: str) -> bool:
         """Return whether a check compares k devices with the trainer on one."""
@@ -168,13 +164,13 @@ class Bench:
     def _refused(self, trainer: str, check: str, case: Case, judgement: Judgement) -> Judgement:
         """Judge a refusal: it is one where the same case without what may be refused trains."""
         try:
-            _, records = self._observe(trainer, case.plain(), check)
+            _, observed = self._observe(trainer, case.plain(), check, "plain")
         except WorkerFailure as failure:
             if not failure.refused:
                 raise
             said, details = failure.cause, "\n".join(failure.details)
         else:
-            raised = next((record["raised"] for record in records if record["raised"]), None)
+            raised = next((rank.raised for rank in observed if rank.raised), None)
             if raised is None:
                 return judgement
             said, details = harmless(f"{raised['where']}: {raised['error']}"), harmless(raised["traceback"])
@@ -210,37 +206,35 @@ class Bench:
             moves: how often one device begins at weights and minibatches that differ by rounding.
             parted: a step in which one device is also given each rank's samples alone.
         """
-        told: dict[str, Any] = {"check": check, "case": case.as_json(), "variants": variants}
-        alone: list[Message] = []
-        parts: list[Message] = []
-        moved: list[Case] = []
-        plain = False
+        alone: dict[str, tuple[bool, list[Case]]] = {}  # of one device: by `reference_step` or not, and the cases
         # A resumed trainer is compared with itself on k devices.
         if self._with_itself(trainer, check) and case.resumed is None:
             one = case.alone()
             # Whether to skip a step is the trainer's affair, about which a plain reference knows nothing.
             plain = check not in ("not_a_number", "state")
-            record = self._alone(trainer, one, check, plain=plain)
-            if check == "loss" and record["plain"] and not record["raised"] and None in record["losses"]:
-                plain = False  # a `reference_step` need not return a loss
-                record = self._alone(trainer, one, check, plain=plain)
-            others = [replace(one, variant=number) for number in range(1, variants + 1)]
-            alone = [record, *(self._alone(trainer, other, check) for other in others)]
+            if check == "loss" and self.about(trainer).has_reference:  # which need not return a loss
+                [told] = self._observe(trainer, one, check, "alone", plain=True)[1]
+                plain = bool(told.raised) or told.returned
             moved = [replace(one, variant=number, moved_by=ROUNDING) for number in range(1, moves + 1)]
-            shards = [replace(one, part=(parted, rank, case.world_size)) for rank in _with_samples(case, parted)]
-            parts = [self._alone(trainer, shard, check, plain=plain) for shard in shards]
-        group, ranks = self._observe(trainer, case, check)
-        records = Records(ranks, alone, parts=parts)
-        judgement = self._asked(group, {**told, "records": records})
-        for other in moved:  # one by one, because a message has room for a few records of a large net
-            if not judgement.finding:
-                break
-            record = self._alone(trainer, other, check, plain=plain)
-            judgement = self._asked(group, {**told, "records": replace(records, moved=[record])})
-        return judgement
+            parts = [replace(one, part=(parted, rank, case.world_size)) for rank in _with_samples(case, parted)]
+            alone = {
+                "alone": (plain, [one]),
+                "disturbed": (False, [replace(one, variant=number) for number in range(1, variants + 1)]),
+                "moved": (plain, moved),
+                "parts": (plain, parts),
+            }
+        files: dict[str, list[str]] = {name: [] for name in alone}
+        for name, (plain, cases) in alone.items():
+            for number, each in enumerate(cases):
+                [observed] = self._observe(trainer, each, check, f"{name}-{number}", plain=plain)[1]
+                files[name].append(observed.file)
+        group, ranks = self._observe(trainer, case, check, "ranks")
+        files["ranks"] = self.files(group, ranks)
+        return self._asked(group, check, case, variants, files)
 
-    def _asked(self, group: Group, told: dict[str, Any]) -> Judgement:
-        """Have rank 0 of a group judge."""
+    def _asked(self, group: Group, check: str, case: Case, variants: int, files: dict[str, list[str]]) -> Judgement:
+        """Have rank 0 of a group judge what was written."""
+        told: dict[str, Any] = {"check": check, "case": case.as_json(), "variants": variants, "files": files}
         try:
             judgement = group.request_first(Judgement, "judge", **told)
         except WorkerFailure as failure:
@@ -293,17 +287,36 @@ class Bench:
             self._bound.add((group, trainer))
         return group, job
 
-    def _alone(self, trainer: str, case: Case, check: str, *, plain: bool = False) -> Message:
-        """Return the record of a trainer on one device."""
-        [record] = self._observe(trainer, case, check, plain=plain)[1]
-        return record
+    def files(self, group: Group, observed: Sequence[Observed]) -> list[str]:
+        """Return the files of what ranks saw, after those of other hosts were copied to this one, where rank 0 is."""
+        files = [each.file for each in observed]
+        elsewhere = [rank for part in group.parts[1:] for rank in part]
+        start, more = 0, bool(elsewhere)
+        while more:
+            parts = group.request(dict, "send", start=start, ranks=elsewhere)
+            for rank in elsewhere:
+                copy = self.pool.folder / Path(observed[rank].file).name
+                with copy.open("ab" if start else "wb") as file:
+                    file.write(b64decode(parts[rank]["bytes"]))
+                files[rank] = str(copy)
+            start = max(Path(files[rank]).stat().st_size for rank in elsewhere)
+            more = any(part["more"] for part in parts)
+        return files
 
-    def _observe(self, trainer: str, case: Case, check: str, *, plain: bool = False) -> tuple[Group, list[Message]]:
+    def drop_files(self) -> None:
+        """Remove the files of what ranks saw; those of a large model take as much room as its outputs."""
+        for path in self.pool.folder.glob("seen-*"):
+            path.unlink()
+
+    def _observe(
+        self, trainer: str, case: Case, check: str, name: str, *, plain: bool = False
+    ) -> tuple[Group, list[Observed]]:
+        """Have a trainer train on a case; each rank writes what it saw to a file of this name, or writes it again."""
         group, job = self.place(trainer, case.world_size)
-        told = {"arm": job, "case": case.as_json(), "check": check, "plain": plain}
+        told = {"arm": job, "case": case.as_json(), "check": check, "plain": plain, "name": name}
         deadline_s = HANG_AGAIN_S if self.hangs.get(trainer) else HANG_S
         try:
-            return group, group.request(dict, "observe", deadline_s, **told)
+            return group, group.request(Observed, "observe", deadline_s, **told)
         except WorkerFailure as failure:
             if failure.timed_out:
                 self.hangs[trainer] = self.hangs.get(trainer, 0) + 1
@@ -322,15 +335,3 @@ def _with_samples(case: Case, step: int) -> range:
         return range(0)
     n = case.batches[step]
     return range(-(-n // -(-n // case.world_size)))
-
-
-def _used(record: Message) -> list[float]:
-    """Return what a rank's steps were made of: gradients where optimisers show them, else changes of parameters."""
-    numbers: list[float] = []
-    pairs = pairwise(record["parameters"])
-    for gradients, others, (before, after) in zip(record["gradients"], record["others"], pairs, strict=True):
-        given = [*gradients, *(gradient for _, of_others in others for gradient in of_others)]
-        if not any(given):
-            given = [[b - a for a, b in zip(old, new, strict=True)] for old, new in zip(before, after, strict=True)]
-        numbers += [value for gradient in given for value in gradient or ()]
-    return numbers

@@ -247,18 +247,9 @@ FIXED_TEXTS = {
 }
 
 
-def fixed(check: str, most: int, oracle: str, trains: str, shards: int = 0) -> list[Case]:
-    """Return the cases of a check that are not drawn.
-
-    Args:
-        check: a name in `CHECKS`.
-        most: the largest world size.
-        oracle: of the trainer; "self" has none in low precision, because the records of two ranks and nine runs on one
-            device with so large a parameter are longer than a message may be.
-        trains: "samples" or "tokens".
-        shards: as in `cases`.
-    """
-    if most < 2 or (check == LOW_PRECISION and oracle == "self"):
+def fixed(check: str, most: int, trains: str, shards: int = 0) -> list[Case]:
+    """Return the cases of a check that are not drawn; the arguments are those of `cases`."""
+    if most < 2:
         return []
     cases = (FIXED_TEXTS if trains == "tokens" else FIXED).get(check, [])
     return [case.with_shards(shards) for case in cases] if shards else cases

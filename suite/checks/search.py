@@ -113,7 +113,7 @@ def search(
     if about.shards and most > 1:
         found.notes[EQUAL_ONLY.format(shards='"equal"' if about.shards == 1 else about.shards)] = None
     cases = examples or max(1, round(settings().max_examples * SHARE[about.trains]))
-    fixed = draw.fixed(check, most, about.oracle, about.trains, about.shards)[: cases - 1]
+    fixed = draw.fixed(check, most, about.trains, about.shards)[: cases - 1]
 
     @settings(
         max_examples=cases - len(fixed),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from suite.plan.config import Config
 from suite.plan.workloads import Workload
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import ModelJob
-from suite.properties.answers import SHARED_DRAWS, Judgement
+from suite.properties.answers import SHARED_DRAWS, Judgement, Observed
 
 TIMEOUT_S = 300.0  # for a model of any size on one device; loading it and the data is a part of that
 SLOWER = 4.0  # k devices that share the cores of one may take so many times k longer than it
@@ -53,25 +52,12 @@ def check(bench: Bench, trainer: str, workload: Workload, world_size: int, data_
         suite.processes.failure.WorkerFailure: trainer, model or dataset raised, or there is too little memory.
     """
     about = bench.about(trainer)
-    with tempfile.TemporaryDirectory(dir=bench.pool.folder) as folder:
-        shards = workload.correctness.shards
-        multiple = about.shards if shards == "any" else 1 if shards == "equal" else shards
-        comparison = _Comparison(bench, trainer, workload, world_size, multiple, data_root, Path(folder))
-        judgement, in_training = comparison.judge(stays_in_eval=False)
-        if judgement.finding and comparison.batch % world_size:
-            equal, _ = replace(comparison, multiple=1).judge(stays_in_eval=False)
-            if not equal.finding:
-                return replace(judgement, suspects=(*judgement.suspects, UNEQUAL.format(batch=comparison.batch)))
-        if not (judgement.finding and in_training):
-            return judgement
-        try:
-            in_eval, _ = comparison.judge(stays_in_eval=True)
-        except WorkerFailure:  # the step needs what its model returns in training mode
-            return judgement
-    if in_eval.finding:
-        return in_eval
-    said = IN_EVAL.format(k=world_size, finding=judgement.finding)
-    return Judgement(note="; ".join(filter(None, [said, in_eval.note])))
+    shards = workload.correctness.shards
+    multiple = about.shards if shards == "any" else 1 if shards == "equal" else shards
+    try:
+        return _Comparison(bench, trainer, workload, world_size, multiple, data_root).judge()
+    finally:
+        bench.drop_files()
 
 
 @dataclass(frozen=True)
@@ -93,7 +79,6 @@ class _Comparison:
     world_size: int
     multiple: int  # of which every rank's samples are one; 0 for shards of any length
     data_root: Path
-    folder: Path
 
     @property
     def batch(self) -> int:
@@ -101,7 +86,25 @@ class _Comparison:
         batch, each = min(self.workload.correctness.batch, self.workload.batch), self.world_size * self.multiple
         return -(-batch // each) * each if each else batch
 
-    def judge(self, *, stays_in_eval: bool) -> tuple[Judgement, bool]:
+    def judge(self) -> Judgement:
+        """Return what is shown: a finding, with what makes the difference where equal shards or eval mode do."""
+        judgement, in_training = self._judge(stays_in_eval=False)
+        if judgement.finding and self.batch % self.world_size:
+            equal, _ = replace(self, multiple=1)._judge(stays_in_eval=False)
+            if not equal.finding:
+                return replace(judgement, suspects=(*judgement.suspects, UNEQUAL.format(batch=self.batch)))
+        if not (judgement.finding and in_training):
+            return judgement
+        try:
+            in_eval, _ = self._judge(stays_in_eval=True)
+        except WorkerFailure:  # the step needs what its model returns in training mode
+            return judgement
+        if in_eval.finding:
+            return in_eval
+        said = IN_EVAL.format(k=self.world_size, finding=judgement.finding)
+        return Judgement(note="; ".join(filter(None, [said, in_eval.note])))
+
+    def _judge(self, *, stays_in_eval: bool) -> tuple[Judgement, bool]:
         """Return what the comparison says, and whether a module was in training mode in a forward."""
         alone = self._train("alone", 1, stays_in_eval=stays_in_eval)
         # What one device takes tells a hang from a large model.
@@ -147,12 +150,11 @@ class _Comparison:
             generator_seed=generator_seed,
             shares_draws=shares_draws,
             stays_in_eval=stays_in_eval,
-            file=str(self.folder / name),
         )
         began = time.monotonic()
-        told = group.request(dict, "train_model", until_s, arm=job)
-        files = [f"{job.file}-{rank}" for rank in range(place.size)]
-        return _Trained(files, any(each["training"] for each in told), time.monotonic() - began)
+        told = group.request(Observed, "train_model", until_s, arm=job, name=name)
+        took_s = time.monotonic() - began
+        return _Trained(self.bench.files(group, told), any(each.training for each in told), took_s)
 
     def _compare(self, alone: _Trained, ranks: _Trained) -> Judgement:
         group = self.bench.group(1, self.trainer)

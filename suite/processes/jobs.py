@@ -57,7 +57,6 @@ class ModelJob(CaseJob):
         generator_seed: of everything that the model and the trainer draw while they train.
         shares_draws: whether a sample gets the random numbers that one device would draw for it.
         stays_in_eval: whether every module stays in eval mode, whatever the step sets.
-        file: where to write the record, without the rank.
     """
 
     world_size: int
@@ -72,7 +71,6 @@ class ModelJob(CaseJob):
     generator_seed: int
     shares_draws: bool
     stays_in_eval: bool
-    file: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,15 +1,9 @@
-"""What a worker answers about a trainer: frozen values that travel as JSON. Standard library only.
-
-Also what ranks observed, on its way to the controller and back to the rank that judges it: JSON is slow with long lists
-of numbers, and twice as long as the base64 of their bytes.
-"""
+"""What a worker answers about a trainer: frozen values that travel as JSON. Standard library only."""
 
 from __future__ import annotations
 
-from array import array
-from base64 import b64decode, b64encode
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 UNSEEN = (
     'checks compare it with itself on one device (oracle "self"), so an error that does not depend on the number of '
@@ -22,6 +16,8 @@ OWN_SIGNATURE = "OwnSignature"
 """The name of the error of a trainer whose step calls its model otherwise than generated networks can be called."""
 
 
+REACTION = 1e-10  # by which starts and minibatches are moved to see whether a trainer computes in float32, with 6e-8
+
 NONE_FITS = "no bug in particular"
 OF_PRECISION = "the error of "  # begins the suspects that blame low precision
 FACTOR = "times the right gradient"
@@ -30,8 +26,6 @@ OTHER_BUGS = "the bug that the check `gradient` or `trajectory` names, where tha
 SKIPPED_ALONE = (
     "whether to skip a step is decided on one rank's own loss or gradient (ecmwf/WeatherGenerator#2718): let all agree"
 )
-LONG = 1000  # numbers
-FORMATS = {"float32": "f", "float64": "d"}  # the module array's names of them, the shorter one first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +72,25 @@ class Described:
 
 
 @dataclass(frozen=True)
+class Observed:
+    """The answer to `observe` and `train_model`: where a rank wrote what it saw, and what decides what comes next.
+
+    Attributes:
+        file: on the rank's host; `suite.rank.kept` wrote it.
+        raised: None, or {"where", "error", "traceback"} of the exception that ended the trainer.
+        plain: whether its `reference_step` trained.
+        returned: whether every step returned a loss.
+        training: of a user's own model, whether a module was in training mode in a forward.
+    """
+
+    file: str
+    raised: dict[str, str] | None = None
+    plain: bool = False
+    returned: bool = True
+    training: bool = False
+
+
+@dataclass(frozen=True)
 class Judgement:
     """The result of a check, and the answer to `judge`: right, wrong, or right with a note.
 
@@ -101,53 +114,3 @@ class Judgement:
 
 
 RIGHT = Judgement()
-
-
-@dataclass(frozen=True)
-class Records:
-    """What was observed in one case, as `suite.properties.observe.observe` returns it.
-
-    Attributes:
-        ranks: of the trainer in k ranks, or in the one process that drives all devices.
-        alone: of the trainer on one device, and on each variant of the case; for oracle "self".
-        moved: of the trainer on one device, from starts and minibatches that differ by rounding.
-        parts: of the trainer on one device, with each rank's samples alone in one step.
-    """
-
-    ranks: list[dict[str, Any]]
-    alone: list[dict[str, Any]] = field(default_factory=list)
-    moved: list[dict[str, Any]] = field(default_factory=list)
-    parts: list[dict[str, Any]] = field(default_factory=list)
-
-    def unpacked(self) -> Records:
-        """Return these records, of which `packed` made each."""
-        return Records(*map(unpacked, (self.ranks, self.alone, self.moved, self.parts)))
-
-
-def packed(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record with its lists of more than `LONG` floats as text, in the shortest format that loses no bit."""
-    return {name: _packed(part) for name, part in record.items()}
-
-
-def unpacked(record: Any) -> Any:
-    """Return what `packed` was given; also of several records in a list."""
-    if isinstance(record, list):
-        return [unpacked(part) for part in record]
-    if not isinstance(record, dict):
-        return record
-    for name, code in FORMATS.items():
-        if record.keys() == {name}:
-            return array(code, b64decode(record[name])).tolist()
-    return {name: unpacked(part) for name, part in record.items()}
-
-
-def _packed(part: Any) -> Any:
-    if isinstance(part, dict):
-        return packed(part)
-    if not isinstance(part, list):
-        return part
-    if len(part) > LONG and set(map(type, part)) == {float}:
-        double, single = array("d", part), array("f", part)
-        name, numbers = ("float32", single) if array("d", single).tobytes() == double.tobytes() else ("float64", double)
-        return {name: b64encode(numbers.tobytes()).decode()}
-    return [_packed(each) for each in part]

@@ -97,8 +97,7 @@ def _has_statistics(seen: Seen) -> bool:
     """Say whether each of rank 0's running statistics has changed."""
     before = {name: buffer.double() for name, buffer in seen.net(0).named_buffers() if "running_" in name}
     buffers = seen.ranks[0]["buffers"]
-    now = {name: torch.tensor(buffers[name], dtype=torch.float64) for name in before}
-    return not any(torch.equal(now[name], kept) for name, kept in before.items())
+    return not any(torch.equal(buffers[name], kept.flatten()) for name, kept in before.items())
 
 
 def _statistics_kept(seen: Seen) -> bool:
@@ -108,7 +107,7 @@ def _statistics_kept(seen: Seen) -> bool:
     """
     X, _ = nets.minibatch(seen.case, 0)
     buffers = seen.ranks[0]["buffers"]
-    kept = [torch.tensor(buffers[name], dtype=torch.float64) for name in buffers if "running_" in name]
+    kept = [buffer for name, buffer in buffers.items() if "running_" in name]
     in_turn = [list(_samples(entry)) for entry in seen.ranks[0]["log"][0] if entry["samples"]]
     updates = [in_turn, *([shard] for shard in forwards(seen, 0)), [list(range(len(X)))]]
     for shards in updates:

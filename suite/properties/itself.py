@@ -5,7 +5,7 @@ Not covered: what a trainer gets wrong on one device as well, which only its `re
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from reference.scatter import chunk_sizes
 from suite.properties import nets, suspects, tolerance
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.observe import Observation
-from suite.properties.seen import Seen, flat
+from suite.properties.seen import Seen, flat, has_moved
 
 DIVIDED_OUT = "Adam divides a factor out again, and clipping does not"
 UNREAD = (
@@ -53,7 +53,7 @@ def _changes(seen: Seen, step: int, rank: int | None) -> list[Tensor]:
 def is_unread(seen: Seen) -> bool:
     """Return whether nothing of what optimisers were given in a case is known, nor that one of them is SGD."""
     records = [*seen.ranks, *([seen.alone] if seen.alone else [])]
-    read = any(any(values) for observed in records for values in observed["gradients"])
+    read = any(given is not None and len(given) for of in records for step in of["gradients"] for given in step)
     return not read and not any(any(observed["others"]) or observed["left_out"] for observed in records)
 
 
@@ -90,7 +90,7 @@ def _given_to_others_at(seen: Seen, step: int) -> Judgement:
     assert seen.alone is not None
     for number, (optimizer, expected) in enumerate(seen.alone["others"][step]):
         lists = [_of_optimizer(observed, step, number, len(seen.alone["others"][step])) for observed in seen.ranks]
-        right = [torch.tensor(values or [], dtype=torch.float64) for values in expected]
+        right = _with_empty(expected)
         allowed = seen.half_the_digits * max((tolerance.size(one) for one in right if len(one)), default=0.0)
         for where, ours in _pairs(right, [each for of_rank in lists for each in of_rank]):
             off = max((float((a - b).abs().max()) for a, b in zip(*ours, strict=True) if len(a)), default=0.0)
@@ -108,7 +108,12 @@ def _of_optimizer(observed: Observation, step: int, number: int, optimizers: int
     """Return what a process gave to an optimizer in a step: one list, or one for each of its devices' optimizers."""
     there = observed["others"][step]
     chosen = there[number::optimizers] if optimizers and len(there) % optimizers == 0 else []
-    return [[torch.tensor(values or [], dtype=torch.float64) for values in gradients] for _, gradients in chosen]
+    return [_with_empty(gradients) for _, gradients in chosen]
+
+
+def _with_empty(gradients: Sequence[Tensor | None]) -> list[Tensor]:
+    """Return gradients, an empty one where there is none."""
+    return [torch.empty(0, dtype=torch.float64) if one is None else one for one in gradients]
 
 
 def _pairs(right: list[Tensor], lists: list[list[Tensor]]) -> list[tuple[str, tuple[list[Tensor], list[Tensor]]]]:
@@ -153,7 +158,7 @@ def _looks_like(seen: Seen, step: int, rank: int = 0) -> tuple[str, ...]:
             earlier=[one for one in earlier if len(one) == len(right)],
             vectors=vectors if whole else torch.zeros(len(right), dtype=torch.bool),
             parameters=flat(seen.parameters(step, rank)) if whole else torch.zeros_like(right),
-            idle=all(before == after for before, after in pairwise(seen.ranks[rank]["parameters"])),
+            idle=not has_moved(seen.ranks[rank]),
         ),
         DIVIDED_OUT,
     )
@@ -162,14 +167,12 @@ def _looks_like(seen: Seen, step: int, rank: int = 0) -> tuple[str, ...]:
 
 def _used(seen: Seen, observed: Observation, step: int) -> Tensor:
     """Return what a step was made of: the known gradients, or in a first step the change over the rate."""
-    known = [torch.tensor(values, dtype=torch.float64) for values in observed["gradients"][step] if values is not None]
+    known = [values for values in observed["gradients"][step] if values is not None]
     if known:
         return torch.cat(known)
     if step:
         return torch.empty(0, dtype=torch.float64)
-    before, after = (
-        torch.cat([torch.tensor(p, dtype=torch.float64) for p in observed["parameters"][at]]) for at in (0, 1)
-    )
+    before, after = map(torch.cat, observed["parameters"][:2])
     return (before - after) / seen.case.lr
 
 

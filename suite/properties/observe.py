@@ -1,4 +1,4 @@
-"""Runs a trainer through a case and records what the checks need, as plain JSON (worker's side).
+"""Runs a trainer through a case and records what the checks need (worker's side).
 
 `suite.properties.trainer` judges the records of all ranks afterwards, so nothing here communicates, and the record of a
 trainer that raises ends there.
@@ -59,18 +59,18 @@ def observe(
         plain: whether to train by the trainer's `reference_step`, where it has one.
 
     Returns:
-        The record, and the trainer's own loss where it has one:
+        The record, plain values and float64 tensors on the CPU, and the trainer's own loss where it has one:
 
         - "plain": whether `reference_step` trained;
         - "raised": None, or {"where", "error", "traceback"} of the exception that ended the trainer;
-        - "parameters": of the first replica, before the first and after every step: a flat list for each;
+        - "parameters": of the first replica, before the first and after every step: a flat tensor for each;
         - "differing": after every step, [replica, parameter, error] of other replicas here that are not bit-equal;
-        - "buffers": of the first replica at the end, by name;
+        - "buffers": of the first replica at the end, flat, by name;
         - "losses": what every step returned, None where nothing;
         - "gradients": for every step, what torch's optimisers were given for each parameter of the first replica: a
-          flat list, or None; SGD is left out, whose parameters show it;
-        - "others": for every step and optimizer, [its class's name, what it was given for other tensors]: a flat list,
-          or None, for each;
+          flat tensor, or None; SGD is left out, whose parameters show it;
+        - "others": for every step and optimizer, [its class's name, what it was given for other tensors]: a flat
+          tensor, or None, for each;
         - "left_out": whether SGD has stepped;
         - "changed": whether a step changed its minibatch, or one before;
         - "skipped": whether one of torch's GradScalers found its scale too large in a step, which it then skips;
@@ -90,7 +90,7 @@ def observe(
         suite.properties.contract.ContractError: the trainer breaks the protocol.
         Exception: after the trainer's error this process cannot use its GPU any more.
     """
-    uninterrupted: list[list[list[float]]] = []
+    uninterrupted: list[list[Tensor]] = []
     if case.resumed is not None:
         other, loss = observe(trainer, devices, replace(case, resumed=None), rank, check=check)
         if other["raised"]:
@@ -243,7 +243,7 @@ class _Training:
             rank = self._rank if self._per_device else None
             self.record["correct"] = _evaluate(self.made, self._devices, self._case, rank)
         self.record["buffers"] = {
-            name: buffer.detach().cpu().to(torch.float64).flatten().tolist()
+            name: buffer.detach().to("cpu", torch.float64, copy=True).flatten()
             for name, buffer in self.made.replicas[0].named_buffers()
         }
         if saves and self.record["saved"]:
@@ -277,8 +277,8 @@ def _collected(scalers: list[torch.amp.GradScaler]) -> Iterator[None]:
         torch.amp.GradScaler.__init__ = make  # type: ignore[method-assign]
 
 
-def _flat(gradients: Iterable[Tensor | None]) -> list[list[float] | None]:
-    return [None if values is None else values.flatten().tolist() for values in gradients]
+def _flat(gradients: Iterable[Tensor | None]) -> list[Tensor | None]:
+    return [None if values is None else values.flatten() for values in gradients]
 
 
 def _raised(where: str, error: Exception) -> dict[str, str]:
@@ -350,8 +350,8 @@ def _loaded(state: Any) -> Any:
         ) from error
 
 
-def _values(trainer: Any) -> list[list[float]]:
-    return [value.flatten().tolist() for value in whole(list(trainer.replicas[0].parameters()))]
+def _values(trainer: Any) -> list[Tensor]:
+    return [value.flatten() for value in whole(list(trainer.replicas[0].parameters()))]
 
 
 def _differing(trainer: Any) -> list[tuple[int, int, float]]:

@@ -28,11 +28,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from suite.properties.answers import RIGHT, Judgement
+from suite.properties.answers import REACTION, RIGHT, Judgement
 from suite.properties.observe import Observation
 from suite.properties.seen import Seen
 from suite.properties.tolerance import roundoff
@@ -78,9 +79,8 @@ def _compared(seen: Seen, step: int) -> Iterator[tuple[str, Tensor, list[Tensor]
             where: [of["gradients"][step][position] for of in (observed, *seen.disturbed)]
             for where, observed in compared.items()
         }
-        known = {where: values for where, values in given.items() if None not in values}
-        for where, values in known.items():
-            actual, *disturbed = (torch.tensor(gradient, dtype=torch.float64) for gradient in values)
+        known = {where: values for where, values in given.items() if all(value is not None for value in values)}
+        for where, (actual, *disturbed) in known.items():
             yield f"the gradient of {name!r} that the optimizer is given {where}", actual, disturbed, 0.0
         if not known:
             actual, *disturbed = (_change(of, step, position) for of in (seen.ranks[0], *seen.disturbed))
@@ -89,10 +89,32 @@ def _compared(seen: Seen, step: int) -> Iterator[tuple[str, Tensor, list[Tensor]
             yield f"the change of {name!r} since the start", actual, disturbed, reading
 
 
+def reacts(here: Observation, there: Observation) -> bool:
+    """Return whether what a trainer does changes a little where what it is given changes by `REACTION`.
+
+    What it computes in low precision does not change at all, or by a whole unit in the last place.
+    """
+    pairs = [(a, b) for a, b in zip(_used(here), _used(there), strict=True) if a or b]
+    largest = max((abs(a) for a, _ in pairs), default=0.0)
+    small = sum(REACTION * 1e-4 * largest < abs(a - b) < REACTION * 1e3 * largest for a, b in pairs)
+    return 2 * small >= len(pairs)
+
+
+def _used(observed: Observation) -> list[float]:
+    """Return what a rank's steps were made of: gradients where optimisers show them, else changes of parameters."""
+    numbers: list[float] = []
+    pairs = pairwise(observed["parameters"])
+    for gradients, others, (before, after) in zip(observed["gradients"], observed["others"], pairs, strict=True):
+        given = [*gradients, *(gradient for _, of_others in others for gradient in of_others)]
+        known = [one for one in given if one is not None] or [new - old for old, new in zip(before, after, strict=True)]
+        numbers += torch.cat(known).tolist()
+    return numbers
+
+
 def _change(observed: Observation, step: int, position: int) -> Tensor:
     """Return what all steps up to this one have added to a parameter."""
-    before, after = (torch.tensor(observed["parameters"][at][position], dtype=torch.float64) for at in (0, step + 1))
-    return after - before
+    change: Tensor = observed["parameters"][step + 1][position] - observed["parameters"][0][position]
+    return change
 
 
 def _norm(tensor: Tensor) -> float:

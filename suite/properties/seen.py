@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -123,15 +124,13 @@ class Seen:
 
         The step may be the number of steps, which is after the last one.
         """
-        return [
-            torch.tensor(value, dtype=torch.float64).reshape(shape)
-            for shape, value in zip(self._shapes.values(), self._of(rank)["parameters"][step], strict=True)
-        ]
+        values = self._of(rank)["parameters"][step]
+        return [value.reshape(shape) for shape, value in zip(self._shapes.values(), values, strict=True)]
 
     def given(self, step: int, rank: int | None = 0) -> list[Tensor | None]:
         """Return what a rank's optimisers were given in a step; None for a parameter of which that is not known."""
-        given = self._of(rank)["gradients"][step]
-        return [None if values is None else torch.tensor(values, dtype=torch.float64) for values in given]
+        given: list[Tensor | None] = self._of(rank)["gradients"][step]
+        return given
 
     def gradient(self, step: int, rank: int = 0) -> Parameters:
         """Return the gradient that a rank used in a step, read back from its parameters."""
@@ -217,6 +216,16 @@ def derivative(net: nn.Module, value: Tensor) -> Parameters:
     gradients = torch.autograd.grad(value, trained, retain_graph=True, allow_unused=True, materialize_grads=True)
     by_id = {id(parameter): gradient.to(torch.float64) for parameter, gradient in zip(trained, gradients, strict=True)}
     return [by_id.get(id(p), torch.zeros_like(p, dtype=torch.float64)) for p in net.parameters()]
+
+
+def has_moved(observed: Observation) -> bool:
+    """Return whether a step changed a parameter."""
+    return not all(equal(before, after) for before, after in pairwise(observed["parameters"]))
+
+
+def equal(a: Parameters, b: Parameters) -> bool:
+    """Return whether parameters are equal to the bit, but that 0 equals -0; none equals NaN."""
+    return all(map(torch.equal, a, b))
 
 
 def flat(tensors: Parameters) -> Tensor:

@@ -209,21 +209,17 @@ def judge_resumed(seen: Seen) -> Judgement:
     for step in range(len(seen.case.batches) + 1):
         for rank, observed in enumerate(seen.ranks):
             whole, resumed = observed["uninterrupted"], observed["parameters"][step]
-            begin, right, values = map(_flat, (whole[0], whole[step], resumed))
+            begin, right, values = map(torch.cat, (whole[0], whole[step], resumed))
             if alike(right, values):
                 continue
             off = float((right - values).abs().max())
             rounding = seen.half_the_digits * float((right - begin).abs().max())
             if not (seen.case.world_size > 2 and step > seen.case.resumed and off <= rounding):
                 pairs = zip(seen.names, whole[step], resumed, strict=True)
-                name = next(name for name, ours, theirs in pairs if ours != theirs)
+                name = next(name for name, ours, theirs in pairs if not torch.equal(ours, theirs))
                 return _not_resumed(seen, step, f"{name!r} on rank {rank}", off)
             judgement = Judgement(note=ROUNDED)
     return judgement
-
-
-def _flat(parameters: list[list[float]]) -> torch.Tensor:
-    return torch.tensor([value for values in parameters for value in values], dtype=torch.float64)
 
 
 def _not_resumed(seen: Seen, step: int, what: str, off: float) -> Judgement:

@@ -5,9 +5,9 @@ Not covered: speed, and communication that changes no parameter, loss or buffer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from suite.properties.answers import RIGHT, SHARED_DRAWS, SKIPPED_ALONE, Judgeme
 from suite.properties.case import MAY_REFUSE
 from suite.properties.contract import torchs_own_defaults
 from suite.properties.observe import Observation, evaluation_set
-from suite.properties.seen import Seen, flat
+from suite.properties.seen import Seen, equal, flat, has_moved
 
 Check = Callable[[Seen], Judgement]
 
@@ -84,7 +84,7 @@ def identity(seen: Seen) -> Judgement:
     if seen.oracle == "sgd" or seen.has_reference:
         return _first_wrong(seen, _gradient_at)
     assert seen.alone is not None
-    if seen.alone["parameters"] == seen.ranks[0]["parameters"]:
+    if all(map(equal, seen.alone["parameters"], seen.ranks[0]["parameters"])):
         return RIGHT
     return Judgement(
         "two runs of one case on one device end in different weights, so k devices have nothing to be equal to",
@@ -141,7 +141,7 @@ def not_a_number(seen: Seen) -> Judgement:
     if wrong == RIGHT or wrong.step < spoiled:
         return wrong
     scales = {tuple(observed["scales"][wrong.step]) for observed in seen.ranks}
-    stepped = {observed["parameters"][spoiled] != observed["parameters"][spoiled + 1] for observed in seen.ranks}
+    stepped = {not equal(*observed["parameters"][spoiled : spoiled + 2]) for observed in seen.ranks}
     known = [SCALES_APART] if len(scales) > 1 else [SKIPPED_ALONE] if len(stepped) > 1 else []
     # A step after the spoiled one may be wrong in a way of its own.
     other = () if known else tuple(line for line in wrong.suspects if line != suspects.NOT_FINITE)
@@ -221,7 +221,7 @@ def judge(check: str, seen: Seen) -> Judgement:
         if observed is None:
             continue
         for values in observed["parameters"]:
-            if (sizes := [len(value) for value in values]) != seen.sizes:
+            if (sizes := list(map(len, values))) != seen.sizes:
                 return Judgement(
                     f"{who}, replicas[0] has parameters of {sizes} values, the model's have {seen.sizes}",
                     ("`replicas` must be the trained modules themselves",),
@@ -233,7 +233,7 @@ def judge(check: str, seen: Seen) -> Judgement:
                 return Judgement(note=f"refused: {where}: {error}", details=trace, refused=True)
             return Judgement(f"the trainer raised: {where}: {error}", details=trace, crashed=True)
     judgement = CHECKS[check](seen)
-    if judgement == RIGHT and check in OF_STEPS and not any(map(_has_moved, seen.ranks)):
+    if judgement == RIGHT and check in OF_STEPS and not any(map(has_moved, seen.ranks)):
         return Judgement(note=NOTHING_MOVED)
     if judgement.step >= 0 and any(_off_itself(check, seen, moved) for moved in seen.moved):
         return Judgement(note=CONDITIONED)
@@ -244,10 +244,6 @@ def judge(check: str, seen: Seen) -> Judgement:
         more = (DRAWS_NOTHING, *judgement.suspects) if plain else (*judgement.suspects, NOT_FOR_SAMPLES)
         return replace(judgement, suspects=more)
     return replace(judgement, note=judgement.note or SHARED_DRAWS)
-
-
-def _has_moved(observed: Observation) -> bool:
-    return any(before != after for before, after in pairwise(observed["parameters"]))
 
 
 def _off_itself(check: str, seen: Seen, moved: Observation) -> bool:
@@ -262,7 +258,7 @@ def _first_wrong(seen: Seen, judge_step: Callable[[Seen, int], Judgement]) -> Ju
 
 def _unchanged(seen: Seen) -> Judgement:
     """Judge under oracle "self" whether a step has changed anything on one device; two may return to the start."""
-    if seen.alone is None or _has_moved(seen.alone):
+    if seen.alone is None or has_moved(seen.alone):
         return RIGHT
     looks_like = (
         "accumulation over several calls of `step`: each call must be one whole update, so accumulate inside of it"
@@ -391,8 +387,8 @@ def _inputs_at(seen: Seen, step: int) -> Judgement:
                 f"step {step} changed its minibatch in place, or an earlier one, on rank {rank}",
                 ("an in-place operation on X or y, or a buffer that aliases them: work on a copy",),
             )
-        made = [value for values in observed["parameters"][step + 1] for value in values]
-        if not torch.tensor([*made, observed["losses"][step] or 0.0]).isfinite().all():
+        finite = all(bool(values.isfinite().all()) for values in observed["parameters"][step + 1])
+        if not (finite and math.isfinite(observed["losses"][step] or 0.0)):
             return Judgement(f"step {step}: the loss or the parameters on rank {rank} are infinite or not a number")
     return RIGHT
 
@@ -473,6 +469,6 @@ def _suspects(seen: Seen, step: int, rank: int) -> tuple[str, ...]:
             earlier=[flat(seen.right_gradient(earlier)) for earlier in range(step)],
             vectors=flat([torch.full_like(p, p.ndim == 1) for p in seen.parameters(0)]).bool(),
             parameters=flat(seen.parameters(step, rank)),
-            idle=not _has_moved(seen.ranks[rank]),
+            idle=not has_moved(seen.ranks[rank]),
         )
     )

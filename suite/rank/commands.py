@@ -12,6 +12,7 @@ import os
 import platform
 import sys
 import warnings
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -50,14 +51,14 @@ from suite.processes.jobs import (
     WatchedScript,
 )
 from suite.processes.messages import read
-from suite.properties import contract
+from suite.properties import compared, contract, precision
 from suite.properties import observe as observation
 from suite.properties import trainer as trainer_checks
-from suite.properties.answers import Described, Judgement, Records, packed
+from suite.properties.answers import Described, Judgement, Observed
 from suite.properties.case import Case
 from suite.properties.seen import Seen
 from suite.rank import arm as arms
-from suite.rank import collectives, counting, memory, own_model, purity, training, transport
+from suite.rank import collectives, counting, kept, memory, own_model, purity, training, transport
 from suite.rank.finite import first_not_finite
 from suite.rank.others import Others
 from suite.rank.timing import LossNotFinite
@@ -76,6 +77,9 @@ SELF_EXPLAINING = (
 )
 
 
+PART_BYTES = 8 * 1024 * 1024  # of a file in a message, whose base64 is a third longer
+
+
 @dataclass
 class State:
     """What a worker keeps between commands."""
@@ -86,6 +90,13 @@ class State:
     oracle: str = "sgd"
     loss: observation.Loss | None = None
     learner: training.Training | None = None
+    written: Path = Path()  # what this rank saw last, for the one that judges
+
+    def keep(self, seen: dict[str, Any], name: str) -> str:
+        """Write what this rank saw to the run's folder on this host; return the file's path."""
+        self.written = Path(os.environ[FOLDER], f"seen-{name}-{self.rank}")
+        kept.write(seen, self.written)
+        return str(self.written)
 
     def devices(self, place: Place) -> list[torch.device]:
         """Bind this process as `suite.rank.arm.bind` does, and return its devices."""
@@ -341,60 +352,66 @@ def bind(state: State, arm: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def observe(
-    state: State, arm: dict[str, Any], case: dict[str, Any], check: str, plain: bool
-) -> observation.Observation:
-    """Run a trainer through a case of a correctness check; return this rank's record, packed."""
+def observe(state: State, arm: dict[str, Any], case: dict[str, Any], check: str, plain: bool, name: str) -> Observed:
+    """Run a trainer through a case of a correctness check, and write what this rank saw under a name."""
     job = read(CaseJob, arm)
     trainer, devices = contract.load_trainer(job.trainer), state.devices(job)
-    observed, state.loss = observation.observe(
-        trainer, devices, Case.from_json(case), state.rank, check=check, plain=plain
-    )
+    seen, state.loss = observation.observe(trainer, devices, Case.from_json(case), state.rank, check=check, plain=plain)
     state.oracle = getattr(trainer, "oracle", "sgd")
-    return packed(observed)
+    returned = None not in seen["losses"]
+    return Observed(state.keep(seen, name), seen["raised"], plain=seen["plain"], returned=returned)
 
 
-def train_model(state: State, arm: dict[str, Any]) -> dict[str, Any]:
-    """Train the first minibatches of a workload and write what its modules did, as `suite.rank.own_model` does."""
+def train_model(state: State, arm: dict[str, Any], name: str) -> Observed:
+    """Train the first minibatches of a workload, and write under a name what the modules did on this rank."""
     job = read(ModelJob, arm)
-    trains = own_model.train(contract.load_trainer(job.trainer), state.devices(job), job, state.rank)
-    return {"training": trains}
+    seen = own_model.train(contract.load_trainer(job.trainer), state.devices(job), job, state.rank)
+    training = any(a_pass["training"] for step in seen["steps"] for a_pass in step["passes"])
+    return Observed(state.keep(seen, name), training=training)
 
 
-def compare_models(state: State, alone: str, ranks: list[str]) -> Judgement:
-    """Compare the written records of k devices with that of one."""
-    return own_model.compare(alone, ranks)
+def send(state: State, start: int, ranks: list[int]) -> dict[str, Any]:
+    """Return a part of what this rank wrote last, if it is one of these, which are on other hosts than the judge.
+
+    The file is removed with its last part.
+
+    Returns:
+        The "bytes" from `start` on, in base64, and whether "more" are left; no bytes on other ranks.
+    """
+    if state.rank not in ranks or not state.written.exists():  # what was sent as a whole is gone
+        return {"bytes": "", "more": False}
+    with state.written.open("rb") as file:
+        file.seek(start)
+        part, more = file.read(PART_BYTES), bool(file.read(1))
+    if not more:
+        state.written.unlink(missing_ok=True)
+    return {"bytes": b64encode(part).decode(), "more": more}
 
 
-def judge(
-    state: State,
-    check: str,
-    case: dict[str, Any],
-    variants: int,
-    records: dict[str, Any],
-) -> Judgement:
-    """Apply a check to all ranks' records of the last observed case; only rank 0 gets this command.
+def judge(state: State, check: str, case: dict[str, Any], variants: int, files: dict[str, list[str]]) -> Judgement:
+    """Apply a check to what was seen in the last observed case; only rank 0 gets this command.
 
     Args:
         state: of the worker.
         check: its name.
         case: what the ranks were given.
         variants: in low precision, of the case on one device.
-        records: the fields of `suite.properties.answers.Records`.
+        files: of the records in each field of `suite.properties.seen.Seen`.
     """
-    observed = read(Records, records).unpacked()
-    seen = Seen(
-        Case.from_json(case),
-        observed.ranks,
-        observed.alone[0] if observed.alone else None,
-        state.oracle,
-        state.loss,
-        variants=variants,
-        disturbed=observed.alone[1:],
-        moved=observed.moved,
-        parts=observed.parts,
-    )
-    return trainer_checks.judge(check, seen)
+    records = {field: list(map(kept.read, map(Path, of_field))) for field, of_field in files.items()}
+    [alone] = records.pop("alone", [None])
+    told = Seen(Case.from_json(case), alone=alone, oracle=state.oracle, loss=state.loss, variants=variants, **records)
+    return trainer_checks.judge(check, told)
+
+
+def reacts(state: State, files: list[str]) -> dict[str, Any]:
+    """Return whether what a trainer did "reacts" to other minibatches, as `suite.properties.precision.reacts` says."""
+    return {"reacts": precision.reacts(*map(kept.read, map(Path, files)))}
+
+
+def compare_models(state: State, alone: str, ranks: list[str]) -> Judgement:
+    """Compare what the modules of a user's own model did on k devices with what they did on one."""
+    return compared.judge(kept.read(Path(alone)), [kept.read(Path(file)) for file in ranks])
 
 
 def collective(state: State, exchange: dict[str, Any], size_bytes: int, calls: int, check: bool, lead_in: int) -> Timed:
@@ -438,7 +455,7 @@ def call(state: State, function: str, arguments: dict[str, Any]) -> dict[str, An
 
 _ALL = (
     *(describe, gpus, prepare, setup, window, parameters, connections, probe, count, trace, train, close),
-    *(bind, observe, judge, train_model, compare_models, collective, load, call),
+    *(bind, observe, train_model, send, judge, reacts, compare_models, collective, load, call),
     *(watch_script, judge_script),
 )
 COMMANDS: dict[str, Callable[..., object]] = {command.__name__: command for command in _ALL}

@@ -1,7 +1,4 @@
-"""Trains the first minibatches of a user's workload and writes what every module did (worker's side).
-
-Records are files, because the outputs of all modules do not fit into a message.
-"""
+"""Trains the first minibatches of a user's workload and records what every module did (worker's side)."""
 
 from __future__ import annotations
 
@@ -18,9 +15,7 @@ from reference.data import feed
 from reference.data import load as load_dataset
 from reference.models.init import build
 from suite.processes.jobs import ModelJob
-from suite.properties import compared, modules
-from suite.properties.answers import Judgement
-from suite.rank import kept
+from suite.properties import modules
 from suite.room import accelerator, errors
 
 COPIES = 6  # of the parameters in a process: the model, the trainer's, gradients, before and after a step, recorded
@@ -32,11 +27,8 @@ class TooLarge(MemoryError):
     """A model does not fit as often as the check needs it."""
 
 
-def train(trainer: type[Any], devices: Sequence[torch.device], job: ModelJob, rank: int) -> bool:
-    """Train the workload's model in float64 and write the record of `suite.properties.modules.observe`.
-
-    Returns:
-        Whether a module of it was in training mode in a forward.
+def train(trainer: type[Any], devices: Sequence[torch.device], job: ModelJob, rank: int) -> modules.Record:
+    """Train the workload's model in float64; return the record of `suite.properties.modules.observe`.
 
     Raises:
         TooLarge: there is not enough memory.
@@ -56,20 +48,12 @@ def train(trainer: type[Any], devices: Sequence[torch.device], job: ModelJob, ra
     lesson = modules.Lesson(drawn[: job.steps], job.lr, draws_from, spare=drawn[job.steps :])
     try:
         with modules.comparable(model.double(), everything=job.stays_in_eval):
-            record = modules.observe(trainer, devices, model, lesson, **place)
+            return modules.observe(trainer, devices, model, lesson, **place)
     except (MemoryError, RuntimeError) as error:
         said = errors.text_of(error)
         if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in said:
             raise TooLarge(f"{said.partition(chr(10))[0] or type(error).__name__}; {REMEDY}") from error
         raise
-    kept.write(record, Path(f"{job.file}-{rank}"))
-    return any(a_pass["training"] for step in record["steps"] for a_pass in step["passes"])
-
-
-def compare(alone: str, ranks: Sequence[str]) -> Judgement:
-    """Compare the records in these files, as `suite.properties.compared.judge` does."""
-    records = [kept.read(Path(path)) for path in (alone, *ranks)]
-    return compared.judge(records[0], records[1:])
 
 
 def _require_memory(model: nn.Module, job: ModelJob) -> None:

@@ -21,7 +21,7 @@ def test_running_statistics_that_stay_at_their_start_are_lost(name: str, start: 
     case = Case(1, (6,), net=Net(hidden=(3,), norm="batch"))
 
     def lose(seen: Observation) -> None:
-        seen["buffers"][f"norms.0.{name}"] = [start] * 3
+        seen["buffers"][f"norms.0.{name}"] = torch.full((3,), start, dtype=torch.float64)
 
     assert judge("batch_norm", tampered(lambda seen: None, case=case)).finding == ""
     assert "pytorch/pytorch#1051" in judge("batch_norm", tampered(lose, case=case)).suspects[0]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from suite.checks.bench import HANG_S, Bench
 from suite.processes.failure import WorkerFailure
+from suite.processes.folder import FOLDER
 from suite.processes.group import START_TIMEOUT_S
 from suite.processes.jobs import CaseJob
-from suite.properties.answers import RIGHT, About, Described, Judgement
+from suite.properties.answers import RIGHT, About, Described, Judgement, Observed
 from suite.properties.case import Case, Net
+from suite.rank import commands, kept
 from suite.room import devices
 
 SCALED = """
@@ -49,6 +53,7 @@ class Asked:
     def __init__(self, *findings: str) -> None:
         self.commands: list[tuple[str, str, float]] = []
         self.findings = list(findings)
+        self.parts = [(0,)]
         self.judged: list[tuple[int, int]] = []  # the variant that k devices computed, and how many one device did
 
     def group(self, name: str, size: int, *, spread: bool) -> Asked:
@@ -60,7 +65,7 @@ class Asked:
                 Described(versions={}, about=About(processes="one", oracle="sgd", unsynced=False, shares_gpus=True))
             ]
         self.commands.append((command, told["arm"].trainer, timeout_s))
-        return [{}]
+        return [Observed("file")] if command == "observe" else [{}]
 
     def request_first(self, kind: type, command: str, **told: Any) -> Judgement:
         self.judged.append((told["case"].get("variant", 0), told["variants"]))
@@ -99,6 +104,36 @@ def test_in_low_precision_a_finding_must_be_there_in_every_variant(
     judgement = Bench(asked, devices.parse("cpu")).judge("one.py:A", "low_precision", Case(2, (3,), dtype="bfloat16"))
     assert asked.judged == judged
     assert judgement.finding == finding
+
+
+class OtherHost:
+    """Replaces a group whose second rank is on another host, and sends its file in two parts."""
+
+    parts = ((0,), (1,))
+
+    def __init__(self, state: commands.State) -> None:
+        self.state = state
+
+    def request(self, kind: type, command: str, **told: Any) -> list[Any]:
+        here = {"bytes": "", "more": False}
+        return [here, commands.COMMANDS[command](self.state, **told)]
+
+
+def test_what_a_rank_of_another_host_saw_is_copied_to_the_host_of_the_judge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    monkeypatch.setenv(FOLDER, str(tmp_path / "there"))
+    monkeypatch.setattr(commands, "PART_BYTES", 100)
+    state = commands.State(1)
+    told = [Observed("here"), Observed(state.keep({"losses": [0.5], "weights": torch.arange(20)}, "ranks"))]
+    bench = Bench(SimpleNamespace(folder=tmp_path), devices.parse("cpu"))  # type: ignore[arg-type]
+    here, copy = bench.files(OtherHost(state), told)  # type: ignore[arg-type]
+    assert here == "here"
+    assert torch.equal(kept.read(Path(copy))["weights"], torch.arange(20))
+    assert not state.written.exists()
+    bench.drop_files()
+    assert not Path(copy).exists()
 
 
 def test_ranks_that_cannot_import_a_trainer_say_so_when_they_are_bound(bench: Bench) -> None:

@@ -41,7 +41,7 @@ def test_a_gradient_larger_than_a_bucket_is_found_in_low_precision_too(
 ) -> None:
     monkeypatch.setattr("suite.checks.bench.CONFIRMATIONS", 0)  # other variants would take four times as long
     [mutant] = [mutant for mutant in MUTANTS if mutant.name == "gradient_larger_than_the_bucket"]
-    [case] = draw.fixed("low_precision", 2, "sgd", "samples")
+    [case] = draw.fixed("low_precision", 2, "samples")
     assert "of rank 1 differs from rank 0's" in bench.judge(mutant.trainer, "low_precision", case).finding
 
 

@@ -67,7 +67,7 @@ def test_what_a_trainer_says_is_what_it_gets(bench: Bench, trainer: str, said: s
 @given(st.data(), st.sampled_from(list(draw.CHECKS)), st.sampled_from([1, 2, 5]))
 def test_every_case_has_such_shards(data: st.DataObject, check: str, multiple: int) -> None:
     drawn = data.draw(draw.cases(check, 4, "sgd", shards=multiple))
-    for case in (drawn, *draw.fixed(check, 4, "sgd", "samples", multiple)):
+    for case in (drawn, *draw.fixed(check, 4, "samples", multiple)):
         assert all(n and n % (case.world_size * multiple) == 0 for n in case.batches)
 
 

@@ -40,7 +40,7 @@ def test_right_trainers_of_other_steps_pass(bench: Bench, trainer: str, check: s
 def test_a_loss_scale_that_overflows_on_one_rank_is_not_that_ranks_affair(bench: Bench) -> None:
     """A sample that is NaN does not show it, because NaN is not infinite."""
     wrong, right = (f"{step_trainers.__name__}:{name}" for name in ("OwnOverflow", "WholeStep"))
-    [case] = draw.fixed("not_a_number", 2, "self", "samples")
+    [case] = draw.fixed("not_a_number", 2, "samples")
     assert bench.judge(wrong, "not_a_number", replace(case, overflows=False)).finding == ""
     assert "of rank 1 differs from rank 0's" in bench.judge(wrong, "not_a_number", case).finding
     assert bench.judge(right, "not_a_number", case) == RIGHT

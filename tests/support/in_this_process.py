@@ -14,10 +14,11 @@ from torch import Tensor
 from suite.checks.bench import Bench
 from suite.processes.failure import WorkerFailure
 from suite.properties import contract, tolerance
-from suite.properties.answers import About, Judgement
+from suite.properties.answers import About, Judgement, Observed
 from suite.properties.case import Case
-from suite.properties.observe import observe
-from suite.rank import commands
+from suite.properties.observe import Loss, Observation, observe
+from suite.properties.seen import Seen
+from suite.properties.trainer import judge
 
 FINE = 1e-9  # of a bound: smaller errors are not looked for
 
@@ -33,7 +34,9 @@ class InThisProcess(Bench):
 
     dtypes: Counter[str] = field(default_factory=Counter)
     nearest: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    _state: commands.State = field(default_factory=lambda: commands.State(0))
+    _seen: dict[str, Observation] = field(default_factory=dict)
+    _loss: Loss | None = None
+    _oracle: str = "sgd"
 
     def about(self, trainer: str) -> About:
         """Return the description of a trainer."""
@@ -45,15 +48,25 @@ class InThisProcess(Bench):
         with self._noting(case.dtype):
             return super().judge(trainer, check, case)
 
-    def _observe(self, trainer: str, case: Case, check: str, **how: bool) -> tuple[Any, list[Any]]:
-        made = contract.load_trainer(trainer)
-        record, self._state.loss = observe(made, [torch.device("cpu")] * case.world_size, case, check=check, **how)
-        self._state.oracle = getattr(made, "oracle", "sgd")
-        return None, [record]
+    def files(self, group: Any, observed: Sequence[Observed]) -> list[str]:
+        """Return the names of what was seen, which is kept here."""
+        return [each.file for each in observed]
 
-    def _asked(self, group: Any, told: dict[str, Any]) -> Judgement:
+    def _observe(
+        self, trainer: str, case: Case, check: str, name: str, *, plain: bool = False
+    ) -> tuple[Any, list[Observed]]:
+        made = contract.load_trainer(trainer)
+        devices = [torch.device("cpu")] * case.world_size
+        seen, self._loss = observe(made, devices, case, check=check, plain=plain)
+        self._seen[name], self._oracle = seen, getattr(made, "oracle", "sgd")
+        return None, [Observed(name, seen["raised"], plain=seen["plain"], returned=None not in seen["losses"])]
+
+    def _asked(self, group: Any, check: str, case: Case, variants: int, files: dict[str, list[str]]) -> Judgement:
+        records: dict[str, Any] = {part: [self._seen[name] for name in names] for part, names in files.items()}
+        [alone] = records.pop("alone", [None])
+        told: dict[str, Any] = {"oracle": self._oracle, "loss": self._loss, "variants": variants}
         try:
-            return commands.judge(self._state, **{**told, "records": vars(told["records"])})
+            return judge(check, Seen(case, alone=alone, **told, **records))
         except Exception as error:  # as from a worker
             raise WorkerFailure("in this process", repr(error)) from error
 

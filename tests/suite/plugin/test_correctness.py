@@ -6,7 +6,8 @@ import dataclasses
 import json
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +23,9 @@ from suite.processes import pool
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
 from suite.properties import trainer
-from suite.properties.answers import RIGHT, About, Described, Judgement
+from suite.properties.answers import RIGHT, About, Described, Judgement, Observed
 from suite.properties.case import RULES, Case, Net, Text
+from suite.rank import kept
 from suite.room import devices
 from suite.room.devices import Devices
 from suite.run import confirming
@@ -105,6 +107,8 @@ def test_a_failure_is_shrunk_and_can_be_pasted(bench: Bench) -> None:
 class Answers:
     """A pool and its groups: every case is right, and its world size is noted."""
 
+    parts = ((0,),)
+
     def __init__(self, **_: object) -> None:
         self.sizes: list[int] = []
 
@@ -122,9 +126,10 @@ class Answers:
             processes: Any = "one" if told["trainer"] == "scratch" else "per-device"
             about = About(processes=processes, shares_gpus=told["trainer"] != "fsdp")
             return [Described(about=about, versions={})]
-        if command == "observe":
-            self.sizes.append(told["case"]["world_size"])
-        return [{}]
+        if command != "observe":
+            return [{}]
+        self.sizes.append(told["case"]["world_size"])
+        return [Observed("file")]
 
     def request_first(self, kind: type, command: str, **told: Any) -> Judgement:
         return RIGHT
@@ -341,7 +346,7 @@ def test_every_case_that_is_put_to_trainers_can_be_read(check: str, oracle: str,
         assert Case.from_json(json.loads(str(case))) == case
 
     read()
-    for case in draw.fixed(check, 2, oracle, trains):
+    for case in draw.fixed(check, 2, trains):
         assert Case.from_json(json.loads(str(case))) == case
 
 
@@ -425,13 +430,14 @@ def test_an_exception_of_a_check_itself_is_a_failure_and_no_refusal(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A judge without the ranks' parameters raises an exception of its own."""
-    observe = bench._observe
+    files = bench.files
 
-    def forget(*arguments: Any, **told: Any) -> tuple[Group, list[dict[str, Any]]]:
-        group, ranks = observe(*arguments, **told)
-        return group, [{**seen, "parameters": []} for seen in ranks]
+    def forget(group: Group, observed: Sequence[Observed]) -> list[str]:
+        for path in map(Path, files(group, observed)):
+            kept.write({**kept.read(path), "parameters": []}, path)
+        return files(group, observed)
 
-    monkeypatch.setattr(bench, "_observe", forget)
+    monkeypatch.setattr(bench, "files", forget)
     outcome = search(bench, "ByHand", "refusals", 3)
     assert "the check could not be applied: rank 0: IndexError" in outcome.failure
     assert outcome.crashed

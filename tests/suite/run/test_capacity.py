@@ -55,7 +55,7 @@ def test_minibatches_that_do_not_fit_into_shared_memory_are_named(container: Fil
     data = tmp_path / "data"
     data.mkdir()
     sample_bytes, samples = 1 << 20, 4
-    for part in ("train_X-0", "train_y-0", "test_X-0"):
+    for part in ("train_X", "train_y", "test_X"):
         with (data / part).open("wb") as file:
             file.truncate(samples * sample_bytes // 2)
     told = job(arm(2))
