@@ -22,9 +22,8 @@ from torch import Tensor, nn
 from reference import calling, nest
 from reference.nest import Nest
 from reference.scatter import shard_bounds
-from suite.properties import contract, learned
-from suite.properties.draws import DrawsOfOneDevice
-from suite.properties.gradients import gradients_at_optimizers, whole
+from suite.properties import contract
+from suite.properties.hooks import DrawsOfOneDevice, gradients_at_optimizers, optimizers_seen, whole
 from suite.room import accelerator
 
 Record = dict[str, Any]
@@ -46,7 +45,7 @@ class Lesson(NamedTuple):
     Attributes:
         minibatches: whole ones, on the CPU; a rank of several takes its shard.
         lr: learning rate.
-        draws_from: a seed; every step then draws for its samples what one device would (`suite.properties.draws`).
+        draws_from: a seed; every step then draws for its samples what one device would (`suite.properties.hooks`).
         spare: more minibatches, which are trained until something was learned, and leave nothing but that.
     """
 
@@ -83,7 +82,7 @@ def observe(
           and "passes": for each forward of a replica, "rows": which samples of the whole minibatch it got, None where
           that cannot be told; "training": whether a module was in training mode; and "outputs": [module, which of its
           calls, tensors], in the order in which calls end;
-        - "learned": for each step, the spare ones too, `suite.properties.learned.evidence`.
+        - "learned": for each step, the spare ones too, what `evidence` returns.
 
     Raises:
         suite.properties.contract.ContractError: the trainer breaks the protocol.
@@ -106,7 +105,7 @@ def observe(
     hooked = _Passes(made.replicas)
     after = _values(made, trained)
     for number, (X, y) in enumerate([*minibatches, *spare]):
-        if number >= len(minibatches) and any(map(learned.anything, record["learned"])):
+        if number >= len(minibatches) and any(map(learned_anything, record["learned"])):
             break
         hooked.begin(X, y)
         n = nest.samples(X)
@@ -116,11 +115,11 @@ def observe(
         if draws_from is not None:
             accelerator.seed(devices, draws_from)
         draws = nullcontext() if draws_from is None else DrawsOfOneDevice(n, mine)
-        with gradients_at_optimizers(trained) as taken, learned.optimizers_seen(trained) as optimizers, draws:
+        with gradients_at_optimizers(trained) as taken, optimizers_seen(trained) as optimizers, draws:
             made.step(*given, n)
         gradients = {name: value.to_dense() for name, value in taken.items()}  # those of an embedding may be sparse
         after = _values(made, trained)
-        record["learned"].append(learned.evidence(optimizers, gradients, before, after))
+        record["learned"].append(evidence(optimizers, gradients, before, after))
         if number >= len(minibatches):
             continue
         for name in trained:
@@ -130,6 +129,31 @@ def observe(
         record["steps"].append({"passes": hooked.passes, "gradients": gradients, "terms": terms})
     contract.close_trainer(made)
     return record
+
+
+def evidence(
+    optimizers: Record, gradients: Mapping[str, Tensor], before: Mapping[str, Tensor], after: Mapping[str, Tensor]
+) -> Record:
+    """Return what a step did to the trained parameters.
+
+    Args:
+        optimizers: what `optimizers_seen` collected.
+        gradients: what torch's optimizers were given, by parameter; others may have been updated without one.
+        before, after: the parameters' values.
+
+    Returns:
+        `optimizers`, and names of parameters: "moved", "given" a gradient, and of these "nonzero".
+    """
+    return optimizers | {
+        "moved": [name for name, value in after.items() if not torch.equal(before[name], value)],
+        "given": list(gradients),
+        "nonzero": [name for name, value in gradients.items() if bool((value != 0).any())],
+    }
+
+
+def learned_anything(step: Record) -> bool:
+    """Return whether a step moved a parameter, other than by weight decay alone."""
+    return any(name in step["nonzero"] or name not in step["given"] for name in step["moved"])
 
 
 def _values(made: Any, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -24,8 +24,7 @@ from reference.nest import Nest
 from reference.scatter import shard_bounds
 from suite.properties import contract, nets
 from suite.properties.case import Case
-from suite.properties.draws import DrawsOfOneDevice, Noise
-from suite.properties.gradients import gradients_at_optimizers, whole
+from suite.properties.hooks import DrawsOfOneDevice, Noise, gradients_at_optimizers, whole
 from suite.properties.nets import Log, TextNet
 from suite.properties.state import NOT_LOADED, alike, changed, flattened
 from suite.room import accelerator, errors

@@ -20,7 +20,7 @@ from reference.nest import Nest
 from suite.properties import nets, tolerance
 from suite.properties.case import Case
 from suite.properties.contract import apply_loss
-from suite.properties.draws import DrawsOfOneDevice
+from suite.properties.hooks import DrawsOfOneDevice
 from suite.properties.nets import TextNet
 from suite.properties.observe import Loss, Observation
 from suite.room import accelerator

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from suite.properties.answers import RIGHT, Judgement
-from suite.properties.gradients import whole
+from suite.properties.hooks import whole
 
 if TYPE_CHECKING:
     from suite.properties.seen import Seen

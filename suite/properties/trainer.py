@@ -16,7 +16,7 @@ from reference import nest
 from reference.evaluate import count_correct, count_labels
 from reference.scatter import chunk_sizes, shard_bounds
 from suite.properties import batch_norm as normalisation
-from suite.properties import itself, nets, precision, state, suspects, tolerance
+from suite.properties import nets, one_device, state, suspects, tolerance
 from suite.properties.answers import RIGHT, SHARED_DRAWS, SKIPPED_ALONE, Judgement
 from suite.properties.case import MAY_REFUSE
 from suite.properties.contract import torchs_own_defaults
@@ -63,8 +63,8 @@ def start(seen: Seen) -> Judgement:
 def gradient(seen: Seen) -> Judgement:
     """The gradient of one step is that of one device on the whole minibatch."""
     wrong = _first_wrong(seen, _gradient_at)
-    unread = wrong == RIGHT and seen.oracle == "self" and itself.is_unread(seen)
-    return Judgement(note=itself.UNREAD) if unread else wrong
+    unread = wrong == RIGHT and seen.oracle == "self" and one_device.is_unread(seen)
+    return Judgement(note=one_device.UNREAD) if unread else wrong
 
 
 def trajectory(seen: Seen) -> Judgement:
@@ -177,7 +177,7 @@ def low_precision(seen: Seen) -> Judgement:
         return apart
     if seen.case.shares_draws and seen.drew:
         return Judgement(note="not compared in low precision: the step draws random numbers")
-    wrong = next((w for step in seen.steps[:until] if (w := precision.judge_step(seen, step)) != RIGHT), RIGHT)
+    wrong = next((w for step in seen.steps[:until] if (w := one_device.judge_noise(seen, step)) != RIGHT), RIGHT)
     if wrong != RIGHT or until is None:
         return wrong
     return Judgement(
@@ -270,7 +270,7 @@ def _unchanged(seen: Seen) -> Judgement:
 
 def _gradient_at(seen: Seen, step: int) -> Judgement:
     if seen.oracle == "self":
-        return itself.judge_step(seen, step)
+        return one_device.judge_step(seen, step)
     expected, actual = seen.right_gradient(step), seen.gradient(step)
     if not bool(flat(expected).isfinite().all()):
         return RIGHT  # one device has diverged, so that nothing can be compared any more
@@ -348,8 +348,8 @@ def _loss_at(seen: Seen, step: int) -> Judgement:
     k = max(1, len(seen.ranks))
     # Every process has returned the mean over all samples, or nobody has divided.
     whole = any(abs(value - expected) <= allowed * n for value, n in ((total / k, k), (total / n, n)))
-    right = f"that of {itself.one_device(seen)}" if seen.oracle == "self" else "the mean loss of the minibatch"
-    earlier = seen.oracle == "self" and step > 0 and itself.judge_step(seen, step - 1) != RIGHT
+    right = f"that of {one_device.described(seen)}" if seen.oracle == "self" else "the mean loss of the minibatch"
+    earlier = seen.oracle == "self" and step > 0 and one_device.judge_step(seen, step - 1) != RIGHT
     apart = step > 0 and (earlier or replicas(seen) != RIGHT)
     own = OWN_SHARE if seen.case.text is None else OWN_PART
     means = _own_means(seen, step)

@@ -51,7 +51,7 @@ from suite.processes.jobs import (
     WatchedScript,
 )
 from suite.processes.messages import read
-from suite.properties import compared, contract, precision
+from suite.properties import compared, contract, one_device
 from suite.properties import observe as observation
 from suite.properties import trainer as trainer_checks
 from suite.properties.answers import Described, Judgement, Observed
@@ -405,8 +405,8 @@ def judge(state: State, check: str, case: dict[str, Any], variants: int, files: 
 
 
 def reacts(state: State, files: list[str]) -> dict[str, Any]:
-    """Return whether what a trainer did "reacts" to other minibatches, as `suite.properties.precision.reacts` says."""
-    return {"reacts": precision.reacts(*map(kept.read, map(Path, files)))}
+    """Return whether what a trainer did "reacts" to other minibatches, as `suite.properties.one_device.reacts` says."""
+    return {"reacts": one_device.reacts(*map(kept.read, map(Path, files)))}
 
 
 def compare_models(state: State, alone: str, ranks: list[str]) -> Judgement:

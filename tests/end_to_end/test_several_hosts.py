@@ -20,9 +20,10 @@ from tests.support.several_hosts import Hosts, hosts, needs_namespaces, wrong_cl
 
 pytestmark = needs_namespaces
 
+PYTEST = (sys.executable, "-m", "pytest", "-p", "suite.plugin", "-p", "no:cacheprovider", "--pyargs")
+CHECKED = (*PYTEST, "suite.checks", "-m", "correctness", "--scaling-trainer=ddp")
 GATE = (
-    sys.executable, "-m", "pytest", "-p", "suite.plugin", "-p", "no:cacheprovider", "--pyargs",
-    "suite.benchmarks.test_scaling", "-m", "scaling", "--scaling-workload=tiny", "--scaling-trainer=ddp",
+    *PYTEST, "suite.benchmarks.test_scaling", "-m", "scaling", "--scaling-workload=tiny", "--scaling-trainer=ddp",
     "--scaling-mode=strong", "--scaling-counters=off", "--scaling-budget=15",
 )  # fmt: skip
 
@@ -147,6 +148,17 @@ def test_gradients_are_checked_over_hosts_and_a_host_that_dies_is_named(project:
     ):
         assert expected in shown, shown
     assert re.search(f"^host: {HAS_LEFT}$", shown, re.MULTILINE), shown
+
+
+@pytest.mark.nightly
+def test_a_users_own_model_is_checked_over_hosts_that_share_no_folder(project: Path, tmp_path: Path) -> None:
+    with hosts(tmp_path) as two:
+        two.join(1, cwd=project)
+        own = (*CHECKED, "--scaling-workload=tiny", "--scaling-devices=2xcpu:1", "-k", "own_model")
+        controller = two.start(0, *own, cwd=project)
+        shown = said(controller)
+    assert controller.returncode == 0, shown
+    assert "1 passed" in shown
 
 
 @pytest.mark.nightly

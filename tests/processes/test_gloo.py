@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from reference.all_reduce import ALL_REDUCE
 from reference.all_reduce.sharded import reduce_scatter
 from suite.checks.bench import Bench
-from suite.properties.gradients import MOST_NUMBERS, whole
+from suite.properties.hooks import MOST_NUMBERS, whole
 from tests.support import on_ranks
 from tests.support.collectives import whole_numbers
 from tests.support.strategies import seeds

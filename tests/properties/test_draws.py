@@ -16,8 +16,8 @@ from reference.scatter import shard_bounds
 from suite.checks.bench import Bench
 from suite.properties.answers import SHARED_DRAWS, Judgement
 from suite.properties.case import Case, Net, Text
-from suite.properties.draws import DrawsOfOneDevice
-from suite.properties.itself import UNREAD
+from suite.properties.hooks import DrawsOfOneDevice
+from suite.properties.one_device import UNREAD
 from suite.room import accelerator
 from tests.support import drawing_trainers
 

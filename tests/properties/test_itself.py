@@ -13,7 +13,7 @@ from torch import Tensor
 from suite.checks.bench import Bench
 from suite.properties.answers import RIGHT
 from suite.properties.case import Case, Net
-from suite.properties.itself import UNREAD
+from suite.properties.one_device import UNREAD
 from suite.properties.trainer import CONDITIONED
 from tests.support.trainers_under_test import Adam
 

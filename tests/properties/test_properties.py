@@ -26,8 +26,8 @@ from suite.checks.functions import FUNCTION_CHECKS, search
 from suite.properties import functions, nets, suspects, tolerance
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.case import Case, Net
-from suite.properties.itself import UNREAD
 from suite.properties.observe import Observation
+from suite.properties.one_device import UNREAD
 from suite.properties.seen import Seen
 from suite.properties.trainer import CHECKS, NOTHING_MOVED, OF_STEPS, judge
 from tests.support.tampering import CASE, see, tampered

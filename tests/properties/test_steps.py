@@ -13,7 +13,7 @@ from suite.checks.draw import CHECKS
 from suite.properties.answers import RIGHT, Judgement
 from suite.properties.case import Case, Net
 from suite.properties.contract import describe, load_trainer
-from suite.properties.draws import Noise
+from suite.properties.hooks import Noise
 from tests import mutants
 from tests.support import exchanging_optimizers, step_trainers
 
