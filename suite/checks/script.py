@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from suite.checks import failure_text
 from suite.plan.config import Config
 from suite.plan.scripts import Script, kept_as_they_are
 from suite.processes.failure import WorkerFailure
@@ -207,10 +208,9 @@ class _Run:
 
 
 def explain(config: Config, script: Script, item: str, verdict: Verdict) -> str:
-    """Return a failure as it is shown: what is wrong, known bugs that it looks like, how to see it again."""
-    lines = [f"script {script.name!r}, {item}: {verdict.finding}"]
-    lines += [f"  looks like: {bug}" for bug in verdict.looks_like]
-    return "\n".join([*lines, f"  see it again: {again(config, script, item)}"])
+    """Return a failure as it is shown."""
+    finding = f"script {script.name!r}, {item}: {verdict.finding}"
+    return failure_text(finding, verdict.looks_like, [], again(config, script, item))
 
 
 def again(config: Config, script: Script, item: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, Phase, Verbosity, errors, given, settings
 
-from suite.checks import draw
+from suite.checks import draw, failure_text
 from suite.processes.failure import WorkerFailure
 from suite.properties.answers import (
     FACTOR,
@@ -310,18 +310,16 @@ class Failure:
         """
         case, found = self.case, "smallest case found" if self.shrunk else "case"
         what = "net" if case.text is None else "text"
-        lines = [f"{self.trainer}, check {self.check!r}: {self.judgement.finding}"]
-        lines += [f"  looks like: {suspect}" for suspect in self.judgement.suspects]
-        lines += [f"  {line}" for line in self.more]
-        lines.append(
-            f"  {found}: {case.world_size} device(s), minibatches of {list(case.batches)}, {case.dtype}, "
+        finding = f"{self.trainer}, check {self.check!r}: {self.judgement.finding}"
+        smallest = (
+            f"{found}: {case.world_size} device(s), minibatches of {list(case.batches)}, {case.dtype}, "
             f"lr {case.lr}, seed {case.seed}, {what} {case.as_json()[what]}"
         )
         folders = os.pathsep.join(os.path.relpath(folder) for folder in python_path)
         command = ["env", f"PYTHONPATH={folders}"] if folders else []
         command += ["python", "-m", "suite.checks", self.trainer, self.check, str(case), *_named(devices)]
-        lines.append(f"  see it again: {shlex.join(command)}")
-        return "\n".join(filter(None, [*lines, self.judgement.details]))
+        text = failure_text(finding, self.judgement.suspects, [*self.more, smallest], shlex.join(command))
+        return "\n".join(filter(None, [text, self.judgement.details]))
 
 
 def _named(devices: Devices) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from suite.checks import bench as benches
+from suite.checks import failure_text
 from suite.checks.bench import Bench
 from suite.plan.config import Config
 from suite.plan.workloads import Workload
@@ -167,10 +168,9 @@ def explain(config: Config, trainer: str, workload: Workload, world_size: int, j
     The command repeats what the run was told of items, devices and data. The world size is not named: two are the
     least even where only one device is there.
     """
-    lines = [f"{trainer}, workload {workload.name!r}, {world_size} devices: {judgement.finding}"]
-    lines += [f"  looks like: {suspect}" for suspect in judgement.suspects]
+    finding = f"{trainer}, workload {workload.name!r}, {world_size} devices: {judgement.finding}"
     where = ["--pyargs", "suite.checks"] if "--pyargs" in config.repeat else []
     told = [argument for argument in config.repeat if argument.startswith(REPEATED)]
     chosen = [f"--scaling-workload={workload.name}", f"--scaling-trainer={trainer}", "-k", "own_model"]
     command = ["pytest", *where, *config.repeat[:2], *told, *chosen]  # the first two are -m and its value
-    return "\n".join([*lines, f"  see it again: {shlex.join(command)}"])
+    return failure_text(finding, judgement.suspects, [], shlex.join(command))

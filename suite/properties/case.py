@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +18,7 @@ MOST_NUMBERS = 2**24  # in the parameters, in a minibatch, and in the scores of 
 Rule = tuple[str, Callable[[Any], bool]]  # what is expected, and whether a value is that
 FLAG: Rule = ("true or false", lambda value: isinstance(value, bool))
 PARTS: Rule = ("an object of its parts", lambda value: isinstance(value, Mapping))
+SHARE: Rule = ("a number from 0 to 1", lambda value: type(value) in (int, float) and 0 <= value <= 1)
 RATE: Rule = ("a number above 0", lambda value: type(value) in (int, float) and math.isfinite(value) and value > 0)
 # Checks whose cases a trainer may refuse by raising: unused parameters, a sample that is not a number, and a batch
 # normalisation of one sample, as accumulation in micro-batches can make it of any minibatch.
@@ -54,53 +55,12 @@ def _or_none(rule: Rule) -> Rule:
 
 
 STEP = _or_none(_whole(0, 99))
+PLACE: Rule = ("[step, rank, ranks]", lambda value: len(value) == 3 and all(map(_whole(0, 99)[1], value)))
 
-CASE: dict[str, Rule] = {
-    "world_size": _whole(1, 64),
-    "batches": _list_of(_whole(1, 4096), 100),
-    "seed": _whole(0, 2**32 - 1),
-    "dtype": _one_of("float64", "float32", "bfloat16"),
-    "lr": RATE,
-    "net": PARTS,
-    "text": _or_none(PARTS),
-    "spoiled": STEP,
-    "overflows": FLAG,
-    "variant": _whole(0, 9999),
-    "moved_by": ("a number from 0 to 1", lambda value: type(value) in (int, float) and 0 <= value <= 1),
-    "resumed": STEP,
-    "part": _or_none(("[step, rank, ranks]", lambda value: len(value) == 3 and all(map(_whole(0, 99)[1], value)))),
-    "shares_draws": FLAG,
-}
-NET: dict[str, Rule] = {
-    "inputs": _whole(1, 2**17),
-    "hidden": _list_of(_whole(1, 2**14), 16),
-    "classes": _whole(2, 1024),
-    "activation": _one_of("tanh", "relu"),
-    "conv": FLAG,
-    "norm": _one_of("none", "layer", "batch"),
-    "dropout": FLAG,
-    "buffer": FLAG,
-    "tied": FLAG,
-    "frozen": FLAG,
-    "unused": _one_of("none", "nowhere", "somewhere", "elsewhere", "later"),
-}
-TEXT: dict[str, Rule] = {
-    "vocabulary": _whole(2, 2**14),
-    "positions": _whole(1, 1024),
-    "width": _even(2, 2**12),
-    "blocks": _whole(0, 16),
-    "norm": _one_of("none", "layer", "rms"),
-    "rotary": FLAG,
-    "tied": FLAG,
-    "checkpoint": FLAG,
-    "dropout": FLAG,
-    "unequal": FLAG,
-    "ignored": FLAG,
-    "silent": _whole(0, 4096),
-    "weighted": FLAG,
-    "unused": _one_of("none", "nowhere", "somewhere"),
-}
-RULES = {"Case": CASE, "Net": NET, "Text": TEXT}
+
+def _part(default: Any, rule: Rule) -> Any:
+    """Return the field of a part that may be left out."""
+    return field(default=default, metadata={"rule": rule})
 
 
 def require_valid(kind: str, content: Any) -> None:
@@ -139,59 +99,67 @@ def _short(value: Any) -> str:
 class Net:
     """What a network is made of; `suite.properties.nets` builds it. The default is a single linear layer."""
 
-    inputs: int = 2  # features of a sample; those of an IMAGE when `conv`
-    hidden: tuple[int, ...] = ()  # widths of the hidden layers
-    classes: int = 2
-    activation: str = "tanh"  # or "relu"
-    conv: bool = False  # a convolution before the first layer
-    norm: str = "none"  # "layer" or "batch": after every hidden layer
-    dropout: bool = False  # after every hidden layer, half of the features
-    buffer: bool = False  # a fixed random tensor, no parameter, that is added to the scores
-    tied: bool = False  # two layers before the last that share their weight
-    frozen: bool = False  # the first weight takes no gradient
+    inputs: int = _part(2, _whole(1, 2**17))  # features of a sample; those of an IMAGE when `conv`
+    hidden: tuple[int, ...] = _part((), _list_of(_whole(1, 2**14), 16))  # widths of the hidden layers
+    classes: int = _part(2, _whole(2, 1024))
+    activation: str = _part("tanh", _one_of("tanh", "relu"))
+    conv: bool = _part(False, FLAG)  # a convolution before the first layer
+    norm: str = _part("none", _one_of("none", "layer", "batch"))  # after every hidden layer
+    dropout: bool = _part(False, FLAG)  # after every hidden layer, half of the features
+    buffer: bool = _part(False, FLAG)  # a fixed random tensor, no parameter, that is added to the scores
+    tied: bool = _part(False, FLAG)  # two layers before the last that share their weight
+    frozen: bool = _part(False, FLAG)  # the first weight takes no gradient
     # A layer used "nowhere", "somewhere" (for sample 0 alone), "elsewhere" (for samples 2, 3, ...), or "later" than in
     # the first step.
-    unused: str = "none"
+    unused: str = _part("none", _one_of("none", "nowhere", "somewhere", "elsewhere", "later"))
 
 
 @dataclass(frozen=True)
 class Text:
     """A language model and its texts; `suite.properties.nets` builds both. The default is an embedding and a head."""
 
-    vocabulary: int = 2
-    positions: int = 1  # tokens of the longest text
-    width: int = 2  # features of a token; even
-    blocks: int = 0  # of attention and two layers
-    norm: str = "none"  # "layer" or "rms": before attention, layers and head
-    rotary: bool = False  # rotary positions instead of learned ones
-    tied: bool = False  # the head has the embedding's weight
-    checkpoint: bool = False  # blocks are recomputed in the backward
-    dropout: bool = False  # behind every attention, half of the features
-    unequal: bool = False  # texts of unequal length
-    ignored: bool = False  # some labels do not count
-    silent: int = 0  # no label of so many last texts counts, so that a rank may have none
-    weighted: bool = False  # samples have weights
-    unused: str = "none"  # a layer used "nowhere", or "somewhere": for text 0 alone, as an expert may be
+    vocabulary: int = _part(2, _whole(2, 2**14))
+    positions: int = _part(1, _whole(1, 1024))  # tokens of the longest text
+    width: int = _part(2, _even(2, 2**12))  # features of a token
+    blocks: int = _part(0, _whole(0, 16))  # of attention and two layers
+    norm: str = _part("none", _one_of("none", "layer", "rms"))  # before attention, layers and head
+    rotary: bool = _part(False, FLAG)  # rotary positions instead of learned ones
+    tied: bool = _part(False, FLAG)  # the head has the embedding's weight
+    checkpoint: bool = _part(False, FLAG)  # blocks are recomputed in the backward
+    dropout: bool = _part(False, FLAG)  # behind every attention, half of the features
+    unequal: bool = _part(False, FLAG)  # texts of unequal length
+    ignored: bool = _part(False, FLAG)  # some labels do not count
+    silent: int = _part(0, _whole(0, 4096))  # no label of so many last texts counts, so that a rank may have none
+    weighted: bool = _part(False, FLAG)  # samples have weights
+    # A layer used "nowhere", or "somewhere": for text 0 alone, as an expert may be.
+    unused: str = _part("none", _one_of("none", "nowhere", "somewhere"))
 
 
 @dataclass(frozen=True)
 class Case:
     """What one example of a check is put to a trainer with."""
 
-    world_size: int
-    batches: tuple[int, ...]  # samples in the minibatch of each step, over all ranks
-    seed: int = 0
-    dtype: str = "float64"
-    lr: float = 0.5
-    net: Net = field(default_factory=Net)
-    text: Text | None = None  # in the place of `net`, for a trainer of tokens
-    spoiled: int | None = None  # the step in which one sample's features, or one text's weight, are NaN
-    overflows: bool = False  # those features are finite instead, and so large that a loss scale makes them infinite
-    variant: int = 0  # another order of the samples, and other rounding errors in what is given, than in the others
-    moved_by: float = 0.0  # a variant keeps the order, and its features and first weights differ by this share at most
-    resumed: int | None = None  # the step before which the trainer is saved, and another instance goes on from there
-    part: tuple[int, int, int] | None = None  # (step, rank, ranks): in this step only the samples of one of so many
-    shares_draws: bool = False  # in every step a sample gets the random numbers that one device would draw for it
+    world_size: int = field(metadata={"rule": _whole(1, 64)})
+    # Samples in the minibatch of each step, over all ranks.
+    batches: tuple[int, ...] = field(metadata={"rule": _list_of(_whole(1, 4096), 100)})
+    seed: int = _part(0, _whole(0, 2**32 - 1))
+    dtype: str = _part("float64", _one_of("float64", "float32", "bfloat16"))
+    lr: float = _part(0.5, RATE)
+    net: Net = field(default_factory=Net, metadata={"rule": PARTS})
+    # In the place of `net`, for a trainer of tokens.
+    text: Text | None = field(default=None, metadata={"rule": _or_none(PARTS)})
+    spoiled: int | None = _part(None, STEP)  # in this step one sample's features, or one text's weight, are NaN
+    # Those features are finite instead, and so large that a loss scale makes them infinite.
+    overflows: bool = _part(False, FLAG)
+    # Another order of the samples, and other rounding errors in what is given, than in the others.
+    variant: int = _part(0, _whole(0, 9999))
+    # A variant keeps the order, and its features and first weights differ by this share at most.
+    moved_by: float = _part(0.0, SHARE)
+    resumed: int | None = _part(None, STEP)  # before this step the trainer is saved, and another instance goes on
+    # (step, rank, ranks): in this step only the samples of one of so many.
+    part: tuple[int, int, int] | None = _part(None, _or_none(PLACE))
+    # In every step a sample gets the random numbers that one device would draw for it.
+    shares_draws: bool = _part(False, FLAG)
 
     @property
     def drops(self) -> bool:
@@ -249,7 +217,7 @@ class Case:
         require_valid("Case", content)
         for name in ("world_size", "batches"):
             if name not in content:
-                raise ValueError(f"Case has no {name}: expected {CASE[name][0]}")
+                raise ValueError(f"Case has no {name}: expected {RULES['Case'][name][0]}")
         net, text = dict(content.get("net", {})), content.get("text")
         require_valid("Net", net)
         require_valid("Text", text or {})
@@ -287,3 +255,6 @@ def _changed(part: Net | Text) -> dict[str, Any]:
 
 
 _SMALLEST = Case(1, ())
+RULES: dict[str, dict[str, Rule]] = {
+    kind.__name__: {part.name: part.metadata["rule"] for part in fields(kind)} for kind in (Case, Net, Text)
+}
