@@ -33,6 +33,12 @@ EVALUATED = 101  # test samples: uneven over 2, 3, 4, ... devices; enough to cou
 MOST_WORDS = 3  # parts of a state that a message names
 OTHER = 1000  # added to a rank's number for the weights and generators that a resumed instance starts from
 
+# The parts of an observation that are lists, most of them of one entry for each step.
+LISTS = (
+    *("parameters", "differing", "losses", "gradients", "others", "changed", "skipped", "scales", "log", "noise"),
+    *("uninterrupted", "reloaded", "saved", "of_generators"),
+)
+
 Observation = dict[str, Any]
 Loss = Callable[[Tensor, Nest], Tensor]
 
@@ -151,28 +157,14 @@ class _Training:
         self._fed: list[tuple[Tensor, Tensor]] = []
         self.made: Any = None
         self.where = "__init__"
-        self.record: Observation = {
+        self.record: Observation = {name: [] for name in LISTS} | {
             "plain": plain and hasattr(trainer, "reference_step"),
             "raised": None,
-            "parameters": [],
-            "differing": [],
             "buffers": {},
-            "losses": [],
-            "gradients": [],
-            "others": [],
             "left_out": False,
-            "changed": [],
-            "skipped": [],
-            "scales": [],
-            "log": [],
             "drew": False,
-            "noise": [],
             "synchronised": False,
             "correct": None,
-            "uninterrupted": [],
-            "reloaded": [],
-            "saved": [],
-            "of_generators": [],
         }
 
     def begin(self, model: nets.CaseNet | TextNet, *, saves: bool) -> None:
