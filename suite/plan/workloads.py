@@ -83,6 +83,8 @@ class Workload(Part):
             processes).
         precision: of parameters and matrix products; "tf32" and "bfloat16" leave parameters in float32, "bfloat16" by
             autocast.
+        memory_format: of the model's parameters, and so of what its convolutions return. The built-in workloads of
+            convolutions have "channels_last".
         compile: compile the trainer's replicas; data_parallel refuses it on several devices, where it makes new ones at
             every step.
         accuracy: how the net is trained for its accuracy; None measures none.
@@ -203,7 +205,16 @@ def _book(name: str, model: str, batch: int, lr: float, published: dict[int, Pub
         cpu_epochs=1,
         cpu_samples=2 * batch if deep else None,  # a ResNet epoch is 153 TFLOP: most of an hour on a core
     )
-    return Workload(name=name, model=model, batch=batch, lr=lr, accuracy=recipe, published=published, **fields)
+    return Workload(
+        name=name,
+        model=model,
+        batch=batch,
+        lr=lr,
+        memory_format="channels_last",
+        accuracy=recipe,
+        published=published,
+        **fields,
+    )
 
 
 _BUILT_IN = (
@@ -213,6 +224,7 @@ _BUILT_IN = (
         lr=0.2,
         lr_rule="book",  # the chapters' (256, .1) -> (512, .2), the notebook's (256, .2) -> (512, .3)
         init="normal",
+        memory_format="channels_last",
         accuracy=Recipe(batch=16, lr=0.05),  # small, so that eight times as much still leaves enough steps
         published=_LENET_FIGURES,
     ),
@@ -220,6 +232,7 @@ _BUILT_IN = (
         name="resnet18",
         model="resnet18",
         init="normal",
+        memory_format="channels_last",
         accuracy=Recipe(batch=16, lr=0.025, epochs=10, init="default"),
         published=_RESNET_FIGURES,
     ),

@@ -77,6 +77,14 @@ def test_the_hash_covers_what_is_measured_and_nothing_else() -> None:
     assert lenet.model_copy(update={"name": "other", "published": {}}).hash == lenet.hash
     assert lenet.model_copy(update={"batch": 128}).hash != lenet.hash
     assert lenet.model_copy(update={"precision": "float64"}).hash != lenet.hash
+    assert lenet.model_copy(update={"memory_format": "contiguous"}).hash != lenet.hash
+
+
+def test_built_in_convolutions_run_in_channels_last_and_a_users_as_the_user_says() -> None:
+    for workload in BUILT_IN.values():
+        convolves = "lenet" in workload.model or "resnet" in workload.model
+        assert (workload.memory_format == "channels_last") == convolves, workload.name
+    assert Workload(name="mine", model="my.net:make").memory_format == "contiguous"
 
 
 def test_the_users_own_workload_joins_the_built_in_ones(tmp_path: Path) -> None:
