@@ -90,11 +90,11 @@ class FSDPTrainer:
 
     All ranks must run the same units in the same order, because gathering a unit is a collective. Otherwise the
     collectives of different layers would be paired: the run would hang, gloo would end the process, or, where sizes
-    happen to agree, layers would be mixed silently. So before every unit's forward the ranks compare what comes next,
-    by one all_reduce of two integers on the CPU, which waits for no GPU. On GPUs the default group needs both
-    backends, ``init_process_group("cpu:gloo,cuda:nccl")``, and every rank a GPU of its own. Inside a unit that all
-    ranks run, a parameter that some ranks do not use gets the sum in newer torch, and ends the run in older versions
-    (2.9).
+    happen to agree, layers would be mixed silently. So before a unit's forward, and before the backward, the ranks
+    compare what comes next by one all_reduce of two integers on the CPU, which waits for no GPU. Children of an
+    nn.Sequential, which runs them in its own order, need no comparison. On GPUs the default group needs both backends,
+    ``init_process_group("cpu:gloo,cuda:nccl")``, and every rank a GPU of its own. Inside a unit that all ranks run, a
+    parameter that some ranks do not use gets the sum in newer torch, and ends the run in older versions (2.9).
 
     There is no ``step_unsynced``, because without the exchange no rank has a whole parameter to compute with.
 
@@ -118,17 +118,23 @@ class FSDPTrainer:
         for tensor in (*net.parameters(), *net.buffers()):
             dist.broadcast(tensor.detach(), src=0)
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-        for name, module in [*units(net), ("the net", net)]:
+        in_own_order = set(net.children()) if type(net).forward is nn.Sequential.forward else set()
+        self.compares = False
+        for name, module in units(net):
             shard_(module, mesh)
-            # Before FSDP's own hook, which gathers the unit.
-            module.register_forward_pre_hook(partial(self._agree, name), prepend=True)
+            if module not in in_own_order:
+                self.compares = True
+                # Before FSDP's own hook, which gathers the unit.
+                module.register_forward_pre_hook(partial(self._agree, name), prepend=True)
+        shard_(net, mesh)
         self.net = net
         self.optimizer = torch.optim.SGD(net.parameters(), lr)
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         """Take part in one update with this rank's shard, even an empty one; see `Trainer.step`."""
         loss = self.part_of_loss(X, y, global_batch_size)
-        self._agree("backward")
+        if self.compares:
+            self._agree("backward")
         self.optimizer.zero_grad()
         torch.autograd.backward(loss)
         self.optimizer.step()
