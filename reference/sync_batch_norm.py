@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -28,19 +27,19 @@ Gather = Callable[[Tensor], Tensor]
 """From (m,) on every rank to (world_size, m), the same on every rank, in the order of ranks."""
 
 
-def all_gather(row: Tensor, process_group: dist.ProcessGroup | None = None) -> Tensor:
-    """Return every rank's ``row`` (m,) as (world_size, m), in the default process group or another one."""
-    rows = [torch.empty_like(row) for _ in range(dist.get_world_size(process_group))]
-    dist.all_gather(rows, row, group=process_group)
+def all_gather(row: Tensor) -> Tensor:
+    """Return every rank's ``row`` (m,) as (world_size, m), in the default process group."""
+    rows = [torch.empty_like(row) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, row)
     return torch.stack(rows)
 
 
-def convert(module: nn.Module, process_group: dist.ProcessGroup | None = None) -> nn.Module:
+def convert(module: nn.Module, gather: Gather = all_gather) -> nn.Module:
     """Return a module whose BatchNorm layers normalise by the batches of all ranks.
 
     Args:
         module: any module; it stays as it is. Its `nn.SyncBatchNorm` layers are kept, because they exchange already.
-        process_group: the ranks that share a batch; all of them by default.
+        gather: what each layer calls once per forward and once per backward.
 
     Returns:
         A new module that holds the same parameter and buffer tensors, so an optimiser of the old one updates it too.
@@ -48,11 +47,6 @@ def convert(module: nn.Module, process_group: dist.ProcessGroup | None = None) -
     Raises:
         ValueError: a layer is lazy, or its class is derived from BatchNorm1d, 2d or 3d and may have its own forward.
     """
-    return convert_with(module, partial(all_gather, process_group=process_group))
-
-
-def convert_with(module: nn.Module, gather: Gather) -> nn.Module:
-    """Convert as `convert` does, with an exchange that each layer calls once per forward and once per backward."""
     # The memo says that the tensors are copied already, so deepcopy keeps them.
     tensors: list[Tensor] = [*module.parameters(), *module.buffers()]
     converted = copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})

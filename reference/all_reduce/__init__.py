@@ -28,8 +28,8 @@ sharded between elements, so two algorithms agree within twice the bound, not to
 from __future__ import annotations
 
 from reference.all_reduce.bucketed import bucketed_tensor_
+from reference.all_reduce.check import AllReduce
 from reference.all_reduce.naive import naive_
-from reference.all_reduce.protocol import AllReduce
 from reference.all_reduce.ring import ring_
 from reference.all_reduce.sharded import sharded_
 from reference.all_reduce.tree import tree_

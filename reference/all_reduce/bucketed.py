@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from reference.all_reduce.check import check_alike, check_apart
-from reference.all_reduce.protocol import AllReduce
+from reference.all_reduce.check import AllReduce, check_alike, check_apart
 from reference.all_reduce.ring import ring_
 
 BUCKET_BYTES = 25 * 2**20

@@ -1,12 +1,16 @@
-"""Checks before an all-reduce changes anything: tensors must not differ in shape or dtype, nor share memory."""
+"""What an all-reduce takes: its type, checks before it changes anything, and tensors as vectors to cut into chunks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 
 import torch
 from torch import Tensor
+
+AllReduce = Callable[[Sequence[Tensor]], None]
+"""Takes one tensor per device, of equal shapes and dtypes, and replaces each by the sum of all, in place."""
 
 
 def check(tensors: Sequence[Tensor]) -> None:
@@ -73,3 +77,17 @@ def check_apart(named: Mapping[str, Tensor]) -> None:
                 f"{names[first]} and {names[second]} overlap in memory: a sum in place would count what they share "
                 f"twice; give every device a tensor of its own, as clone() makes"
             )
+
+
+@contextmanager
+def flattened(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Give each tensor's elements as a vector (n,), in their logical order; writing to it changes the tensor.
+
+    The vector is a view where the strides allow one. Otherwise it is a copy that is written back at the end of the
+    block, unless the block raises.
+    """
+    vectors = [tensor.detach().reshape(-1) for tensor in tensors]
+    yield vectors
+    for tensor, vector in zip(tensors, vectors, strict=True):
+        if vector.data_ptr() != tensor.data_ptr():
+            tensor.copy_(vector.view(tensor.shape))

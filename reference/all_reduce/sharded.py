@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from reference.all_reduce.check import check
-from reference.all_reduce.flat import flattened
+from reference.all_reduce.check import check, flattened
 from reference.all_reduce.traffic import send_
 
 

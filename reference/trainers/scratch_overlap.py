@@ -12,7 +12,6 @@ several kinds (see `weighted`), and sparse gradients, for which torch raises.
 
 from __future__ import annotations
 
-import copy
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,6 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -29,9 +27,10 @@ from torch import Tensor, nn
 from reference.all_reduce import ALL_REDUCE, AllReduce
 from reference.all_reduce.bucketed import assign_buckets
 from reference.loss import summed_loss
-from reference.per_device import PerDevice, helper_thread
+from reference.per_device import helper_thread
 from reference.scatter import gather, split_batch
 from reference.sgd import sgd_
+from reference.trainers.scratch import Scratch
 
 BUCKET_BYTES = 256 * 1024
 """With it LeNet's 516 kB make three buckets, and its one large matrix is exchanged during the backward of the
@@ -39,7 +38,7 @@ convolutions before it, which is most of the backward. With 1 MiB there would be
 are never more buckets than parameters: in a large net most weights are above the limit and get a bucket each."""
 
 
-class ScratchOverlap:
+class ScratchOverlap(Scratch):
     """SGD on the mean cross-entropy, the exchange overlapped with backward; one replica on each device.
 
     A parameter that no shard uses stays as it is. Where only some shards use a parameter, its bucket is exchanged at
@@ -57,8 +56,6 @@ class ScratchOverlap:
         ValueError: the devices are of different kinds, or there are several and ``bucket_bytes`` is below 1.
     """
 
-    processes: ClassVar[Literal["one", "per-device"]] = "one"
-
     def __init__(
         self,
         model: nn.Module,
@@ -74,10 +71,7 @@ class ScratchOverlap:
                 f"devices are of {len(kinds)} kinds, {kinds}: the exchange needs exactly one kind; "
                 "the trainer `weighted` takes several"
             )
-        self.per_device = PerDevice(devices)
-        self.nets = [copy.deepcopy(model).to(device) for device in devices]
-        self.device_params = [list(net.parameters()) for net in self.nets]
-        self.lr = lr
+        super().__init__(model, devices, lr=lr)
         self._new_exchange = partial(Exchange, self.nets, bucket_bytes, all_reduce_)
         self._exchange = self._new_exchange() if len(self.nets) > 1 else None
 
@@ -90,24 +84,19 @@ class ScratchOverlap:
         if self._exchange is not None and self._exchange.trainable != set(_trainable(self.nets[0])):
             self._exchange.close()
             self._exchange = self._new_exchange()
-        return self._step(X, y, global_batch_size, self._exchange)
+        return self._overlapped(X, y, global_batch_size, self._exchange)
 
     def step_unsynced(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         """Update every replica with its own shard's gradient only, after which the replicas differ."""
-        return self._step(X, y, global_batch_size, None)
-
-    @property
-    def replicas(self) -> list[nn.Module]:
-        """One module per device."""
-        return self.nets
+        return self._overlapped(X, y, global_batch_size, None)
 
     def close(self) -> None:
         """End the threads of the replicas and of the exchange."""
-        self.per_device.close()
+        super().close()
         if self._exchange is not None:
             self._exchange.close()
 
-    def _step(self, X: Tensor, y: Tensor, global_batch_size: int, exchange: Exchange | None) -> Tensor:
+    def _overlapped(self, X: Tensor, y: Tensor, global_batch_size: int, exchange: Exchange | None) -> Tensor:
         for net in self.nets:
             net.zero_grad()  # an interrupted step may have left gradients
         X_shards, y_shards = split_batch(X, y, self.per_device.devices)

@@ -13,10 +13,8 @@ Every replica uses its own shard's batch statistics and its own dropout masks, a
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from time import perf_counter
-from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,12 +22,13 @@ from torch import Tensor, nn
 from reference import nest
 from reference.loss import summed_loss
 from reference.nest import Nest
-from reference.per_device import PerDevice, synchronize
+from reference.per_device import synchronize
 from reference.scatter import gather, split_batch, weighted_sizes
 from reference.sgd import sgd_
+from reference.trainers.scratch import Scratch
 
 
-class Weighted:
+class Weighted(Scratch):
     """SGD on the mean cross-entropy, each minibatch split over the devices by weight.
 
     Weights that are not given are measured: minibatches are split evenly and timed until every device has had
@@ -49,8 +48,6 @@ class Weighted:
             above 0, or ``warmup`` is below 1.
     """
 
-    processes: ClassVar[Literal["one", "per-device"]] = "one"
-
     def __init__(
         self,
         model: nn.Module,
@@ -68,10 +65,7 @@ class Weighted:
             weighted_sizes(1, weights)  # raises here what every step would raise
         if warmup < 1:
             raise ValueError(f"warmup is {warmup}: a speed needs at least 1 timed share per device")
-        self.per_device = PerDevice(devices)
-        self.nets = [copy.deepcopy(model).to(device) for device in devices]
-        self.device_params = [list(net.parameters()) for net in self.nets]
-        self.lr = lr
+        super().__init__(model, devices, lr=lr)
         self._weights = None if weights is None else tuple(weights)
         self._warmup = warmup
         self._speeds: list[list[float]] = [[] for _ in devices]
@@ -98,15 +92,6 @@ class Weighted:
     def weights(self) -> tuple[float, ...]:
         """One per device: the given ones, or 1.0 each while measuring and then the measured samples/s."""
         return (1.0,) * len(self.nets) if self._weights is None else self._weights
-
-    @property
-    def replicas(self) -> list[nn.Module]:
-        """One module per device."""
-        return self.nets
-
-    def close(self) -> None:
-        """End the threads of the replicas."""
-        self.per_device.close()
 
     def _backward(self, X: Tensor, y: Tensor) -> Tensor:
         """Compute each share's gradient on its device; return the losses summed over the batch, (), detached."""

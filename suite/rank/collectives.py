@@ -75,7 +75,7 @@ def require_sums(
     """Check that an all_reduce is exact on whole numbers that differ by rank and by place.
 
     Args:
-        all_reduce_: as `reference.all_reduce.protocol` has it, for the devices of this process.
+        all_reduce_: as `reference.all_reduce.AllReduce` has it, for the devices of this process.
         name: of the algorithm.
         devices: of this process.
         ranks: of these devices.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from reference.sync_batch_norm import convert_with
+from reference.sync_batch_norm import convert
 from reference.trainers.ddp import DDPTrainer
 
 KIND = "trainer"
@@ -29,4 +29,4 @@ class Mutant(DDPTrainer):
     """`DDPTrainer` with such layers."""
 
     def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
-        super().__init__(convert_with(model, _alone), devices, lr=lr)
+        super().__init__(convert(model, _alone), devices, lr=lr)

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from reference.sync_batch_norm import SyncBatchNorm, convert, convert_with
+from reference.sync_batch_norm import SyncBatchNorm, convert
 from suite.properties.tolerance import half_the_digits
 from tests.support.strategies import seeds
 
@@ -102,7 +102,7 @@ def cases(draw: st.DrawFn) -> Case:
 def wrong_quantities(case: Case) -> set[str]:
     """Return which quantities differ from nn.BatchNorm's on the whole batch, "agreement" where ranks' statistics do."""
     ranks, whole, wrong = Ranks(len(case.splits[0])), copy.deepcopy(case.layer), set()
-    layers = [convert_with(copy.deepcopy(case.layer), ranks.gather) for _ in ranks.rows]
+    layers = [convert(copy.deepcopy(case.layer), ranks.gather) for _ in ranks.rows]
     for (X, dY), sizes in zip(case.batches, case.splits, strict=True):
         x = X.clone().requires_grad_()
         whole.zero_grad()
@@ -159,7 +159,7 @@ def test_evaluation_does_not_exchange(case: Case) -> None:
         raise AssertionError("evaluation asked the other ranks")
 
     X = case.batches[0][0]
-    layer = convert_with(case.layer, refuse)
+    layer = convert(case.layer, refuse)
     assert torch.equal(layer.eval()(X), case.layer.eval()(X))
 
 
@@ -167,7 +167,7 @@ def test_evaluation_does_not_exchange(case: Case) -> None:
 def test_low_precision_is_summed_in_float32(dtype: torch.dtype) -> None:
     """A mean of 4096 ones and threes would stop growing in half precision."""
     X = torch.tensor([1.0, 3.0]).repeat(2048)[:, None].to(dtype).requires_grad_()
-    layer = convert_with(nn.BatchNorm1d(1), lambda row: row[None])
+    layer = convert(nn.BatchNorm1d(1), lambda row: row[None])
     output = layer(X)
     output.sum().backward()
     assert output.dtype == X.grad.dtype == dtype
@@ -182,7 +182,7 @@ def test_one_value_per_channel_is_an_error_on_every_rank(sizes: list[int]) -> No
 
     def message(rank: int) -> str:
         with pytest.raises(ValueError, match=r"over \d ranks: a variance needs at least 2, so give") as error:
-            convert_with(nn.BatchNorm1d(3), ranks.gather)(torch.ones(sizes[rank], 3))
+            convert(nn.BatchNorm1d(3), ranks.gather)(torch.ones(sizes[rank], 3))
         return str(error.value)
 
     expected = f"X has {sum(sizes)} values per channel over {len(sizes)} ranks"
