@@ -64,15 +64,10 @@ def rank_batches(
     """Yield one rank's part of the batches of `index_batches`, by torch's chunk rule.
 
     Args:
-        n: number of samples.
-        batch_size: samples in a batch over all ranks.
+        n, batch_size, seed, epoch, drop_last, device: as in `index_batches`, over all ranks.
         world_size: number of ranks.
         rank: this rank, from 0.
-        seed: as in `index_batches`.
-        epoch: from 0.
         start: leave out so many batches of the epoch, which were trained on before an interruption.
-        drop_last: as in `index_batches`.
-        device: the indices' device.
 
     Yields:
         Indices (b,), int64; b may be 0.
@@ -110,14 +105,9 @@ def feed(
     Args:
         dataset: on ``device`` for the resident loader, on any device for the book's.
         loader: a name in `LOADERS`.
-        batch_size: samples in a minibatch over all ranks.
-        world_size: number of ranks; 1 yields whole minibatches.
-        rank: this rank, from 0.
+        batch_size, world_size, rank, seed, epoch, start, drop_last: as in `rank_batches`; a world size of 1 yields
+            whole minibatches.
         device: the device of the samples that are yielded.
-        seed: decides the order of the samples.
-        epoch: from 0.
-        start: so many minibatches of the epoch are left out, so that training can go on in its middle.
-        drop_last: leave out a last minibatch that is smaller than the others.
         num_workers: worker processes of the book's loader; 0 reads in this process.
         cpus: cores that those processes may use; by default the caller's, which may be the one core of a bound rank.
 
