@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
 
 PRODUCTS = {f"aten::{name}" for name in ("convolution", "convolution_backward", "addmm", "mm", "bmm")}
 BATCHES = (4, 3, 5)
+STEPS = ("step", "step_unsynced")
 
 
 @pytest.fixture
@@ -31,26 +32,30 @@ def _world_of_one() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def trained(name: str, case: Case) -> tuple[list[torch.Tensor], Counter[str]]:
+def trained(name: str, case: Case, step_name: str) -> tuple[list[torch.Tensor], Counter[str]]:
     """Return the weights after all steps of a case, and how many products of matrices the last step took."""
     trainer: Any = load_named(name, TRAINERS, "trainer")(nets.build(case), [CPU], lr=LR)
     last = len(case.batches) - 1
     for step, n in enumerate(case.batches):
         X, y = nets.minibatch(case, step)
         with profile(enabled=step == last) as recorded:
-            trainer.step(X, y, n)
+            getattr(trainer, step_name)(X, y, n)
     getattr(trainer, "close", lambda: None)()
     work = Counter(event.name for event in recorded.function_events or () if event.name in PRODUCTS)
     return values(trainer.replicas[0]), work
 
 
 @pytest.mark.usefixtures("_world_of_one")
-@pytest.mark.parametrize("name", PLAIN_ON_ONE)
-def test_their_steps_have_the_results_and_the_work_of_single(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "step_name"),
+    [(name, step) for name in PLAIN_ON_ONE for step in STEPS if hasattr(load_named(name, TRAINERS, "trainer"), step)],
+)
+def test_their_steps_have_the_results_and_the_work_of_single(name: str, step_name: str) -> None:
     """In float64 they are apart by rounding: some divide the loss by the batch, and some its gradient."""
     text, net = Text(blocks=1, ignored=True, weighted=True), Net(inputs=36, hidden=(4,), conv=True, tied=True)
     case = Case(1, BATCHES, net=net) if "samples" in trains(name) else Case(1, BATCHES, text=text)
-    (expected, work), (found, own_work) = (trained(each, case) for each in ("single", name))
+    expected, work = trained("single", case, "step")
+    found, own_work = trained(name, case, step_name)
     assert own_work == work
     assert sum(work.values()) > len(BATCHES)
     torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given, settings
 from torch import Tensor, nn
 
@@ -35,7 +34,6 @@ from tests.support.strategies import (
     bit_equal,
     cases,
     check_step,
-    conv_net,
     smooth_net,
     update_bound,
     values,
@@ -194,27 +192,6 @@ def test_different_parameters_on_different_devices_is_the_same_step_with_less_th
         trainer.close()
     n = net.weight.numel() * 8
     assert counts == {Scratch: [3 * n, n, n, n], ScratchSharded: [n * 2 * 3 // 4] * k}
-
-
-# DistributedDataParallel, in a world of one; more ranks need more processes.
-
-
-@pytest.fixture
-def gloo_world_of_one() -> Iterator[None]:
-    """Initialise the default process group in this process alone."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-@pytest.mark.usefixtures("gloo_world_of_one")
-def test_ddp_alone_equals_single_with_and_without_the_exchange() -> None:
-    """The scaling by world_size / global_batch_size cancels DDP's mean."""
-    net, X, y = conv_net().double(), torch.randn(5, 1, 6, 6, dtype=torch.float64), torch.randint(4, (5,))
-    oracle, trainer = Single(net, [CPU], lr=LR), DDPTrainer(net, [CPU], lr=LR)
-    for step in (trainer.step, trainer.step_unsynced):
-        torch.testing.assert_close(step(X, y, 5), oracle.step(X, y, 5))
-        torch.testing.assert_close(values(trainer.replicas[0]), values(oracle.net))
 
 
 def test_ddp_without_a_process_group_is_reported() -> None:
