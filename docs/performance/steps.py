@@ -1,6 +1,6 @@
 """A step of the reference, timed beside the book's and beside bare loops of the libraries: two tables.
 
-    python -m docs.performance.steps                          # LeNet, ten minutes on two idle cores
+    python -m docs.performance.steps                          # LeNet, five minutes on two idle cores
     python -m docs.performance.steps --net resnet18 --batch 16 --windows 8
 
 The reference runs as in a workload in channels_last, the book's loop as it is printed. In a session a new process, or a
@@ -46,6 +46,7 @@ from suite.rank.arm import make_trainer
 from suite.room import quiet
 from suite.verdict.metrics import Interval, faster_half, from_logs
 
+TITLE = "A step of the reference"
 CPU = torch.device("cpu")
 RANKS = 2
 LR, HUGE_LR = 0.01, 1e3  # with the second one, the rounding of the weights is nothing beside their update
@@ -192,6 +193,11 @@ ON_RANKS = (
     Loop("`fsdp`", BARE_FSDP, trainer("fsdp")),
 )
 GROUPS = {"one": ONE_PROCESS, "ranks": ON_RANKS}
+
+
+def section() -> str:
+    """Return the tables of LeNet with the book's minibatch."""
+    return measure(Setting("lenet", batch=256, windows=20)).markdown
 
 
 def measure(setting: Setting, sessions: int = 6) -> Steps:

@@ -130,11 +130,6 @@ class Bucket:
     written: list[tuple[torch.device, torch.Event]] = field(default_factory=list)
     """On CUDA: the events that the exchange must wait for, each with its device."""
 
-    @property
-    def complete(self) -> bool:
-        """Whether the gradients of all devices are in the bucket."""
-        return not self.waiting
-
     def note_written(self, rank: int) -> None:
         """Record an event after what the calling thread's current stream has written for a rank so far."""
         if self.flats[rank].device.type != "cpu":
@@ -253,7 +248,7 @@ class Exchange:
             bucket.note_written(rank)
             bucket.waiting.discard((slot, rank))
             bucket.used.add(slot)
-            if bucket.complete and self._open:
+            if not bucket.waiting and self._open:
                 self._running.append(self._thread.submit(self._context.run, self._sum, bucket))
         return True
 
