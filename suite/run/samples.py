@@ -21,11 +21,11 @@ Place = tuple[int, int]  # block, and place in the session
 
 def taken(session: Session, arm: Arm) -> dict[Place, Window]:
     """Return an arm's windows."""
-    left_out = session.left_out
+    name, left_out = arm.id, session.left_out
     return {
         (window.block, place): window
         for place, window in enumerate(session.windows)
-        if window.arm == arm.id and window.block not in left_out
+        if window.arm == name and window.block not in left_out
     }
 
 

@@ -40,15 +40,20 @@ def modules(folder: Path) -> dict[str, Path]:
 
 def imported(path: Path, known: Collection[str]) -> Iterator[str]:
     """Yield the known modules that a file imports, wherever in it: at its top, in a function, for types alone."""
+    for names in _may_be_modules(path):
+        yield from [name for name in names if name in known][:1]
+
+
+@cache
+def _may_be_modules(path: Path) -> list[tuple[str, ...]]:
+    """Return for every import in a file which names may be that of a module, the longest one first."""
+    found: list[tuple[str, ...]] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            found += [(alias.name,) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            inner = [f"{node.module}.{alias.name}" for alias in node.names]
-            names = [name if name in known else node.module for name in inner]
-        else:
-            continue
-        yield from (name for name in names if name in known)
+            found += [(f"{node.module}.{alias.name}", node.module) for alias in node.names]
+    return found
 
 
 def room(module: str) -> str:

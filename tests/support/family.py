@@ -313,7 +313,10 @@ def decide(
 
 
 def _half_width(df: Floats, error: Floats, alpha: float) -> Floats:
-    width: Floats = stdtrit(df, 1 - alpha) * error if alpha > 0 else np.full_like(error, np.inf)
+    if alpha <= 0:
+        return np.full_like(error, np.inf)
+    few, places = np.unique(df, return_inverse=True)  # most of a simulation's time is that of `stdtrit`
+    width: Floats = stdtrit(few, 1 - alpha)[places].reshape(df.shape) * error
     return width
 
 

@@ -31,6 +31,11 @@ def floor(project: Project, efficiency: float) -> None:
         file.write(f"\n[[tool.scaling.floors]]\nworld_size = 2\nefficiency = {efficiency}\n")
 
 
+def wait_for_the_next_second() -> None:
+    """Runs of one second and commit have one name, and are accepted once."""
+    time.sleep(1 - time.time() % 1)
+
+
 def mine(project: Project, *bodies: str) -> tuple[str, ...]:
     """Write tests of the user's own, and return the arguments that select them beside the cells."""
     tests = (f"def test_{number}_lenet(): {body}\n" for number, body in enumerate(bodies))
@@ -134,13 +139,13 @@ def test_what_runs_write_is_no_change_of_the_code(project: Project, folder: str)
     repository.commit()
     assert {path.name for path in (project.path / place).iterdir()} >= {"index.html", "runs", ".gitignore"}
     for _ in range(2):
-        time.sleep(1)  # runs of one second and commit have one name, and are accepted once
+        wait_for_the_next_second()
         assert project.inline(*run).ret == 0
         assert "index.html" in repository.git("diff", "--name-only"), "nothing was rewritten, so nothing was shown"
     accepted = baselines.read(project.path / folder, baseline.parent.name)
     assert not any(known.environment.dirty for known in accepted.runs)
     (project.path / "data.py").write_text("")
-    time.sleep(1)
+    wait_for_the_next_second()
     project.inline(*run)
     accepted = baselines.read(project.path / folder, baseline.parent.name)
     assert any(known.environment.dirty for known in accepted.runs)

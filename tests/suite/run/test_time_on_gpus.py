@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from suite.plan.base import Base
 from suite.render import lead
 from suite.run import results
+from suite.run.observations import Observations
 from tests.support.measurements import AGAINST, accepted_run, baseline
 from tests.support.repositories import Repository
 from tests.support.stub_gpus import SCENES, Costs, Machine
@@ -21,8 +23,11 @@ scenes = pytest.mark.parametrize("scene", SCENES, ids=list(SCENES))
 bases = pytest.mark.parametrize("base", [None, AGAINST], ids=["first run", "beside a base"])
 
 
-def machine(scene: str, seed: int | None = None) -> Machine:
-    return SCENES[scene](Costs() if seed is None else Costs.drawn(seed))
+@cache
+def measured(scene: str, base: Base | None = None, seed: int | None = None) -> tuple[Machine, Observations]:
+    """Return a machine after a run of its default cells, and the run, both only to read."""
+    here = SCENES[scene](Costs() if seed is None else Costs.drawn(seed))
+    return here, here.measure(against=base)
 
 
 @scenes
@@ -35,8 +40,7 @@ def test_from_the_first_session_on_the_plan_is_within_twice_of_what_the_run_take
 
     Training takes at most what the plan says of it.
     """
-    here = machine(scene, seed)
-    run = here.measure(against=base)
+    here, run = measured(scene, base, seed)
     assert run.lost == {}
     assert len(run.sessions) >= 4
     shown = here.plans[-1]
@@ -47,8 +51,7 @@ def test_from_the_first_session_on_the_plan_is_within_twice_of_what_the_run_take
 
 
 def test_eight_gpus_are_timed_at_every_world_size_in_four_sessions_within_five_minutes() -> None:
-    here = machine("B")
-    run = here.measure()
+    here, run = measured("B")
     timed = {arm.world_size for arm in run.steps}
     assert timed == {1, 2, 4, 8}
     assert all(
@@ -59,8 +62,7 @@ def test_eight_gpus_are_timed_at_every_world_size_in_four_sessions_within_five_m
 
 
 def test_a_run_beside_a_named_base_is_over_within_eight_minutes() -> None:
-    here = machine("B")
-    run = here.measure(against=AGAINST)
+    here, run = measured("B", AGAINST)
     assert len(run.sessions) == run.planned == 4
     assert here.now <= BESIDE_S
 
@@ -68,7 +70,7 @@ def test_a_run_beside_a_named_base_is_over_within_eight_minutes() -> None:
 @pytest.mark.parametrize("accepted", [1, 5], ids=["too few to judge the machine", "enough"])
 def test_a_default_run_beside_accepted_ones_is_over_within_eight_minutes(accepted: int, tmp_path: Path) -> None:
     """Five accepted runs judge the machine, for which the first session takes cells apart."""
-    repository, here = Repository(tmp_path), machine("B")
+    repository, here = Repository(tmp_path), SCENES["B"](Costs())
     commit = repository.commit({"a.py": "a = 1\n"})
     kept = [accepted_run(dict.fromkeys(here.cells(), 0.03), number, commit) for number in range(accepted)]
     run = here.measure(root=repository.path, baseline=baseline(*kept))
@@ -80,14 +82,13 @@ def test_a_default_run_beside_accepted_ones_is_over_within_eight_minutes(accepte
 @pytest.mark.parametrize("seed", DRAWS)
 def test_what_the_budget_leaves_out_is_named_smallest_world_sizes_first(seed: int | None) -> None:
     """In the plan, and on the first screen, which counts what is beyond six."""
-    here = machine("B", seed)
-    run = here.measure()
+    _, run = measured("B", None, seed)
     apart = {cell for session in run.sessions for cell in session.probes}
     several = [cell for cell in run.plan.cells if cell.world_size > 1]
     assert apart
     late = [cell for cell in several if cell not in apart]
     assert max(cell.world_size for cell in late) <= min(cell.world_size for cell in apart)
-    named = [line for _, line in here.said if line.startswith("plan: not taken apart")][-1].rpartition(": ")[2]
+    named = [line for line in run.notes if line.startswith("plan: not taken apart")][-1].rpartition(": ")[2]
     assert set(named.split(", ")) == {cell.id for cell in late}
     sizes = [int(each.rpartition("-")[2]) for each in named.split(", ")]
     assert sizes == sorted(sizes)
@@ -101,8 +102,7 @@ def test_what_the_budget_leaves_out_is_named_smallest_world_sizes_first(seed: in
 @bases
 def test_first_steps_of_a_session_take_less_than_one_after_the_other(scene: str, base: Base | None) -> None:
     """Each process loads its libraries in its first step. From the second session on it is known what fits."""
-    here = machine(scene)
-    run = here.measure(against=base)
+    here, run = measured(scene, base)
     groups = {arm.processes: len(run.jobs[arm].devices) for arm in run.steps}
     one_by_one_s = sum(here.costs.libraries_s + size * here.costs.links_s for size in groups.values())
     assert len(here.first_steps) == len(run.sessions)
@@ -112,7 +112,7 @@ def test_first_steps_of_a_session_take_less_than_one_after_the_other(scene: str,
 
 
 def test_first_steps_that_need_half_a_gpu_are_taken_alone_and_none_runs_out_of_memory() -> None:
-    here = machine("C")
+    here = SCENES["C"](Costs())
     here.step_bytes = here.memory_bytes // 2 + 1
     run = here.measure()
     assert run.lost == {}

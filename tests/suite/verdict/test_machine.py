@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import random
 import re
 from collections.abc import Sequence
 from typing import ClassVar
 
+import numpy
 import pytest
 
 from suite.verdict.diagnose import CAUSES, NAMING_ERROR
@@ -94,17 +94,14 @@ def test_a_faster_machine_passes() -> None:
 @pytest.mark.parametrize(("between", "within"), [(0.01, 0.005), (0.03, 0.02), (0.005, 0.03)])
 def test_error_rates(between: float, within: float) -> None:
     """4,000 runs against ten accepted ones, of four sessions each; three standard errors of the rate are allowed."""
-    rng, comparisons, runs = random.Random(1), 4, 4000
-
-    def efficiencies(fallen: float) -> list[float]:
-        level = rng.gauss(-fallen, between)
-        return [rng.gauss(level, within) for _ in range(4)]
+    rng, comparisons, runs = numpy.random.default_rng(1), 4, 4000
 
     def rate(fallen: float, wrong: Outcome) -> float:
+        drawn = rng.normal(rng.normal(0.0, between, (runs, 11, 1)), within, (runs, 11, 4))
         count = 0
-        for _ in range(runs):
-            accepted = accepted_runs([math.fsum(efficiencies(0.0)) / 4 for _ in range(10)], sessions=4)
-            count += machine(efficiencies(fallen), 1.0, accepted, comparisons, tolerance=TOLERANCE).outcome is wrong
+        for usual, now in zip(drawn[:, 1:].mean(axis=-1).tolist(), (drawn[:, 0] - fallen).tolist(), strict=True):
+            accepted = accepted_runs(usual, sessions=4)
+            count += machine(now, 1.0, accepted, comparisons, tolerance=TOLERANCE).outcome is wrong
         return count / runs
 
     for fallen, wrong, promised in (
@@ -116,11 +113,12 @@ def test_error_rates(between: float, within: float) -> None:
 
 def test_in_a_disturbed_hour_false_alarms_stay_below_twice_the_promise() -> None:
     """Sessions of 5 %, where nine accepted runs without noise of their own differed by 2 %; 8,000 runs."""
-    rng, comparisons, runs, alarms = random.Random(1), 4, 8000, 0
-    for _ in range(runs):
-        accepted, level = accepted_runs([rng.gauss(0.0, 0.02) for _ in range(9)]), rng.gauss(0.0, 0.02)
-        sessions = [rng.gauss(level, 0.05) for _ in range(12)]
-        alarms += machine(sessions, 1.0, accepted, comparisons, tolerance=TOLERANCE).outcome is Outcome.FAIL
+    rng, comparisons, runs, alarms = numpy.random.default_rng(1), 4, 8000, 0
+    levels = rng.normal(0.0, 0.02, (runs, 10))
+    sessions = rng.normal(levels[:, :1], 0.05, (runs, 12))
+    for usual, now in zip(levels[:, 1:].tolist(), sessions.tolist(), strict=True):
+        accepted = accepted_runs(usual)
+        alarms += machine(now, 1.0, accepted, comparisons, tolerance=TOLERANCE).outcome is Outcome.FAIL
     assert not exceeds(alarms, runs, 2 * ALPHA_FAIL / comparisons)
     assert alarms / runs > ALPHA_FAIL / comparisons, "as promised: say so"
 
@@ -176,20 +174,18 @@ class TestCause:
 
         Exchange that grows by half an ideal step is named alone, and in most runs.
         """
-        rng, trials, sds = random.Random(2), 600, dict(zip(CAUSES, (0.3, 1.0, 3.0, 0.3, 1.0, 0.3), strict=True))
+        rng, trials, sds = numpy.random.default_rng(2), 600, numpy.array((0.3, 1.0, 3.0, 0.3, 1.0, 0.3))
 
-        def sessions(sd: float, within: float) -> list[float]:
-            def drawn(scatter: float) -> float:
-                return rng.gauss(0.0, sd * scatter * (tails if rng.random() < 0.1 else 1.0))
-
-            level = drawn(between)
-            return [level + drawn(within) for _ in range(4)]
+        def drawn(scatter: float, *shape: int) -> numpy.ndarray:
+            return rng.normal(0.0, scatter, shape) * numpy.where(rng.random(shape) < 0.1, tails, 1.0)
 
         def said(grown: float) -> str:
-            accepted = [{name: math.fsum(sessions(sd, within)) / 4 for name, sd in sds.items()} for _ in range(6)]
-            now = {name: sessions(sd, today) for name, sd in sds.items()}
-            now["exchange"] = [value + grown for value in now["exchange"]]
-            return cause({name: from_values(values) for name, values in now.items()}, [3.0] * 6, accepted)
+            of_runs = (drawn(between, 6, 6) + drawn(within, 6, 6, 4).mean(axis=-1)) * sds
+            now = (drawn(between, 6, 1) + drawn(today, 6, 4)) * sds[:, None]
+            now[list(CAUSES).index("exchange")] += grown
+            accepted = [dict(zip(CAUSES, means, strict=True)) for means in of_runs.tolist()]
+            figures = map(from_values, now.tolist())
+            return cause(dict(zip(CAUSES, figures, strict=True)), [3.0] * 6, accepted)
 
         assert not exceeds(sum(bool(said(0.0)) for _ in range(trials)), trials, NAMING_ERROR)
         names = [said(0.5) for _ in range(trials)]

@@ -35,15 +35,17 @@ class Seeds:
     level: float = 0.9
 
     def accuracies(self, rng: numpy.random.Generator, level: float, count: int) -> numpy.ndarray:
-        true = numpy.clip(rng.normal(level, self.sd, count), 0, 1)
-        true[rng.random(count) < self.failing] = PLATEAU
+        """Accuracies of so many nets in each of `RUNS` runs: (runs, nets)."""
+        true = numpy.clip(rng.normal(level, self.sd, (RUNS, count)), 0, 1)
+        true[rng.random(true.shape) < self.failing] = PLATEAU
         return rng.binomial(self.test_samples, true) / self.test_samples
 
-    def pairs(self, rng: numpy.random.Generator, loss: float, count: int = SEED_PAIRS) -> Pairs:
-        """Pairs whose mean difference is -loss; the seeds that fail to train do so on either side, apart."""
+    def pairs(self, loss: float, count: int) -> list[Pairs]:
+        """Each run's pairs. Their mean difference is -loss; seeds that fail to train do so on either side, apart."""
+        rng = numpy.random.default_rng(17)
         one = self.accuracies(rng, self.level, count)
         many = self.accuracies(rng, self.level - loss / (1 - self.failing), count)
-        return list(zip(one.tolist(), many.tolist(), strict=True))
+        return numpy.stack([one, many], axis=-1).tolist()
 
 
 SEEDS = [
@@ -59,8 +61,7 @@ def outcomes(seeds: Seeds, loss: float, comparisons: int, rule: Rule | None = No
     def judge(pairs: Pairs, comparisons: int) -> Outcome:
         return noninferiority(pairs, comparisons=comparisons, test_samples=seeds.test_samples).outcome
 
-    rng = numpy.random.default_rng(17)
-    return [(rule or judge)(seeds.pairs(rng, loss, count), comparisons) for _ in range(RUNS)]
+    return [(rule or judge)(pairs, comparisons) for pairs in seeds.pairs(loss, count)]
 
 
 @pytest.mark.parametrize("seeds", SEEDS, ids=NAMES)

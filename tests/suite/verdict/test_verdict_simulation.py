@@ -9,8 +9,9 @@ docs.evidence.designs` at 85bc9f57 has a wider grid, and the designs that were n
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy
 import pytest
@@ -70,17 +71,25 @@ NOISES = pytest.mark.parametrize(
 )
 
 
-def outcomes(noise: Noise, delta: float, *, comparisons: int, campaigns: int, seed: int) -> list[Outcome]:
-    """The outcome of each simulated campaign; every forty share a calibration, as runs of one machine do."""
-    rng = numpy.random.default_rng(seed)
-    found = []
-    for number in range(campaigns):
+@cache
+def campaigns(
+    noise: Noise, delta: float, *, count: int, seed: int, quieter: Noise | None = None
+) -> list[tuple[list[Middle], Learned]]:
+    """Sessions and calibration of simulated campaigns; every forty share a calibration, as runs of one machine do.
+
+    It was made in the same noise, or in a quieter one.
+    """
+    rng, made = numpy.random.default_rng(seed), []
+    for number in range(count):
         if number % 40 == 0:
-            learned = noise.learned(rng)
-        found.append(
-            paired(noise.sessions(rng, PLANNED, delta), Terms(TOLERANCE, comparisons, PLANNED, 18.0), learned).outcome
-        )
-    return found
+            learned = (quieter or noise).learned(rng)
+        made.append((noise.sessions(rng, PLANNED, delta), learned))
+    return made
+
+
+def outcomes(made: Sequence[tuple[list[Middle], Learned]], comparisons: int = 1) -> list[Outcome]:
+    terms = Terms(TOLERANCE, comparisons, PLANNED, 18.0)
+    return [paired(sessions, terms, learned).outcome for sessions, learned in made]
 
 
 @NOISES
@@ -88,15 +97,15 @@ def outcomes(noise: Noise, delta: float, *, comparisons: int, campaigns: int, se
 def test_unchanged_builds_rarely_fail(noise: Noise, cells: int) -> None:
     """At most 1 % of runs of so many cells have any FAIL."""
     runs = 600 // cells
-    found = outcomes(noise, 0.0, comparisons=cells, campaigns=runs * cells, seed=1)
+    found = outcomes(campaigns(noise, 0.0, count=runs * cells, seed=1), cells)
     alarms = sum(Outcome.FAIL in found[n * cells : (n + 1) * cells] for n in range(runs))
     assert not exceeds(alarms, runs, ALPHA_FAIL)
 
 
 @NOISES
 def test_slowdowns_of_the_tolerance_rarely_pass(noise: Noise) -> None:
-    found = Counter(outcomes(noise, MARGIN, comparisons=1, campaigns=500, seed=2))
-    assert not exceeds(found[Outcome.PASS], 500, ALPHA_PASS)
+    found = outcomes(campaigns(noise, MARGIN, count=500, seed=2))
+    assert not exceeds(found.count(Outcome.PASS), 500, ALPHA_PASS)
 
 
 def test_a_rule_that_takes_rounds_as_independent_is_caught() -> None:
@@ -112,17 +121,9 @@ def test_a_rule_that_takes_rounds_as_independent_is_caught() -> None:
 
 @pytest.mark.parametrize("factor", [2.0, 3.0])
 def test_a_machine_noisier_than_its_calibration_rarely_alarms(factor: float) -> None:
-    rng = numpy.random.default_rng(4)
-    quiet, loud = Noise(0.03, 0.01), Noise(0.03 * factor, 0.01 * factor, "heavy")
-    alarms = 0
-    for number in range(600):
-        if number % 40 == 0:
-            learned = quiet.learned(rng)
-        alarms += (
-            paired(loud.sessions(rng, PLANNED, 0.0), Terms(TOLERANCE, 1, PLANNED, 18.0), learned).outcome
-            is Outcome.FAIL
-        )
-    assert not exceeds(alarms, 600, ALPHA_FAIL)
+    loud = Noise(0.03 * factor, 0.01 * factor, "heavy")
+    found = outcomes(campaigns(loud, 0.0, count=600, seed=4, quieter=Noise(0.03, 0.01)))
+    assert not exceeds(found.count(Outcome.FAIL), 600, ALPHA_FAIL)
 
 
 def sessions_until_decided(noise: Noise, delta: float, campaigns: int) -> float:
@@ -139,8 +140,11 @@ def sessions_until_decided(noise: Noise, delta: float, campaigns: int) -> float:
     return taken / campaigns
 
 
-def best_fixed_size(sd: float) -> int:
+@cache
+def best_fixed_size(noise: Noise) -> int:
     """Sessions of the smallest t test that finds the margin with 95 % power at 1 %, and clears equal code likewise."""
+    middles = [session.value for session in noise.sessions(numpy.random.default_rng(6), 4000, 0.0)]
+    sd = float(numpy.std(middles, ddof=1))
 
     def power(sessions: int, alpha: float) -> float:
         shift = MARGIN * math.sqrt(sessions) / sd
@@ -153,6 +157,4 @@ def best_fixed_size(sd: float) -> int:
 @pytest.mark.parametrize("delta", [0.0, MARGIN, 2 * MARGIN], ids=["unchanged", "margin", "twice"])
 def test_a_verdict_takes_no_more_than_a_third_longer_than_the_best_fixed_size(noise: Noise, delta: float) -> None:
     """Sessions are equally long, so their number is the time. The fixed size knows the spread, which ours learns."""
-    rng = numpy.random.default_rng(6)
-    middles = [session.value for session in noise.sessions(rng, 4000, 0.0)]
-    assert sessions_until_decided(noise, delta, 200) <= 1.3 * best_fixed_size(float(numpy.std(middles, ddof=1)))
+    assert sessions_until_decided(noise, delta, 200) <= 1.3 * best_fixed_size(noise)
