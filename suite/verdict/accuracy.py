@@ -11,7 +11,7 @@ the net would reach on other images. With n pairs, mean m and spread s,
 so that P(FAIL | m >= 0 in truth) <= ALPHA_FAIL / comparisons and P(PASS | m <= -margin in truth) <= ALPHA_PASS, at any
 spread, as far as Student's t holds. There is one look: the number of pairs is fixed beforehand.
 
-How far t holds (tests/suite/verdict/test_verdict_accuracy.py simulates it, docs/log.md has the figures):
+How far t holds (tests/suite/verdict/test_accuracy.py simulates it, docs/log.md has the figures):
 
 - Where k devices change nothing, the difference of a pair is symmetric, for which t errs on the safe side when tails
   are heavy: one seed of many that stays on a plateau moves m and s alike, and |m| sqrt(n) / s is 1. With 5 % of such

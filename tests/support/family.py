@@ -3,7 +3,7 @@
     python -m tests.support.family                      # 8,000 runs of each row, in minutes
     python -m tests.support.family --rows "one cell"
 
-`tests/suite/verdict/test_family.py` checks every row with fewer runs. Thousands of runs are simulated at a time, so the
+`tests/suite/verdict/test_paired.py` checks every row with fewer runs. Thousands of runs are simulated at a time, so the
 rule of `suite.verdict.paired` is written here a second time, in numpy over all runs; the same test compares the two,
 outcome by outcome.
 """

@@ -1,9 +1,10 @@
-"""The ratio of a cell to accepted runs: its words, its interval, and by simulation how often that covers the truth."""
+"""The ratio of a cell to accepted runs: its words, its interval by formulas written down again, and its coverage."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy
 import pytest
@@ -18,9 +19,10 @@ from suite.verdict.stored import (
     RunDifference,
     RunSpread,
     difference,
+    hours_apart,
     newest,
 )
-from tests.support.rates import exceeds
+from tests.support.rates import exceeds, t
 
 HOST = "here"
 TRIALS = 3000
@@ -176,3 +178,40 @@ def test_an_interval_that_ignores_the_pins_own_error_would_miss_too_often() -> N
     sd = logs[:, 2:].std(axis=1, ddof=1)
     off = abs(logs[:, 0] - logs[:, 1]) > stats.t.ppf(0.975, KEPT_RUNS - 1) * sd
     assert exceeds(int(off.sum()), TRIALS, 1 - COVERAGE)
+
+
+class TestDifference:
+    """A run against accepted ones of other times; `ratio` writes down the interval that it should have."""
+
+    accepted = (0.00, 0.02, -0.02, 0.01)
+
+    def holds(self, candidate: Run, accepted: list[Run], delta: float, variance: float, df: float, **more: Any) -> None:
+        ratio = difference(candidate, accepted, **more).ratio
+        half = t(df, 0.025) * math.sqrt(variance)
+        expected = [math.exp(delta), math.exp(delta - half), math.exp(delta + half)]
+        assert [ratio.estimate, ratio.low, ratio.high] == pytest.approx(expected, rel=1e-9)
+
+    @pytest.mark.parametrize(("sessions", "fewer"), [(9, 1.0), (6, 1.0), (3, 2.0), (1, 6.0)])
+    def test_a_run_of_fewer_sessions_varies_by_as_many_times_more(self, sessions: int, fewer: float) -> None:
+        variance = stats.tvar(self.accepted) * (fewer + 1 / 4)
+        self.holds(Run(0.1, sessions, HOST), runs(*self.accepted), 0.1 - 0.0025, variance, 3)
+
+    def test_a_pin_is_the_level(self) -> None:
+        pin, candidate = Run(-0.05, 3, HOST), runs(0.1)[0]
+        variance = stats.tvar(self.accepted) * (1 + 6 / 3)
+        self.holds(candidate, runs(*self.accepted), 0.15, variance, 3, pin=pin)
+        said = difference(candidate, runs(*self.accepted), pin=pin).said
+        assert said.startswith(f"{math.expm1(0.15):.1%} slower than the pinned run (95 %: ")
+
+    @pytest.mark.parametrize("accepted", [(0.0,), (0.0, 0.02)])
+    def test_few_runs_are_pooled_with_the_calibration(self, accepted: tuple[float, ...]) -> None:
+        n, own = len(accepted), stats.tvar(accepted) if len(accepted) > 1 else 0.0
+        variance = ((n - 1) * own + 8.6 * 0.03**2) / (n - 1 + 8.6) * (1 + 1 / n)
+        delta = 0.1 - sum(accepted) / n
+        self.holds(runs(0.1)[0], runs(*accepted), delta, variance, int(n - 1 + 8.6), spread=RunSpread(0.03, 8.6))
+
+
+def test_runs_are_an_hour_apart_from_the_last_that_counts() -> None:
+    hours = (2.0, 0.0, 0.5, None, 0.99, 1.0, 1.0, 1.5)
+    given = [Run(float(number), started_s=hour and hour * APART_S) for number, hour in enumerate(hours)]
+    assert [run.started_s for run in hours_apart(given)] == [0.0, APART_S, 2 * APART_S]
