@@ -1,4 +1,4 @@
-"""Whole runs on scenes of GPUs (tests/suite/run/test_scenes.py), without a driver."""
+"""Whole runs on scenes of GPUs (tests/suite/run/test_machine.py), without a driver."""
 
 from __future__ import annotations
 

@@ -1,22 +1,32 @@
-"""How a budget is spent: how many sessions, and which cells leave their time to others."""
+"""How a budget is spent: sessions, blocks, and cells that leave their time to others; and what runs on GPUs take."""
 
 from __future__ import annotations
 
 import math
 import random
 import re
+from functools import cache
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 
+from suite.plan.base import Base
 from suite.plan.cells import Cell
 from suite.plan.config import Budget
 from suite.records.record import CellRecord
-from suite.run import results, schedule
+from suite.render import lead
+from suite.run import blocks, results, schedule
+from suite.run.blocks import block
 from suite.run.observations import Observations
 from suite.run.schedule import BETWEEN, Price, Scatter, SessionPlan, leaving, scatters
-from suite.verdict import Middle, Outcome
-from tests.support.measurements import AGAINST
-from tests.support.stub_gpus import TRAINERS, Costs, Machine
+from suite.run.timer import MORE_SHARE
+from suite.verdict import ALPHA_FAIL, Middle, Outcome
+from tests.support.measurements import AGAINST, accepted_run, baseline
+from tests.support.repositories import Repository
+from tests.support.stub_gpus import SCENES, TRAINERS, Costs, Machine
 
 MARGIN = math.log1p(0.05)
 QUIET, NOISY = Scatter(0.01**2, BETWEEN**2, 4, 2), Scatter(0.15**2, BETWEEN**2, 4, 2)
@@ -160,3 +170,195 @@ def test_cells_that_leave_let_more_of_the_others_be_decided(monkeypatch: pytest.
     with_them = sum(map(decided, range(8)))
     monkeypatch.setattr(schedule, "HOPELESS", 0.0)
     assert with_them > sum(map(decided, range(8)))
+
+
+UNITS = st.lists(st.integers(1, 3), min_size=1, max_size=6).map(
+    lambda sizes: [tuple(f"{number}.{member}" for member in range(size)) for number, size in enumerate(sizes)]
+)
+
+
+@given(UNITS, st.integers())
+def test_every_arm_is_timed_twice_and_mirrored_so_that_a_steady_drift_cancels(
+    units: list[tuple[str, ...]], seed: int
+) -> None:
+    order = block(units, random.Random(seed))
+    assert order == order[::-1]
+    assert sorted(order) == sorted(2 * [arm for unit in units for arm in unit])
+
+
+@given(UNITS, st.integers())
+def test_compared_arms_are_neighbours(units: list[tuple[str, ...]], seed: int) -> None:
+    order = block(units, random.Random(seed))
+    for unit in units:
+        places = sorted(order[: len(order) // 2].index(arm) for arm in unit)
+        assert places == list(range(places[0], places[0] + len(unit)))
+
+
+def test_both_starting_orders_occur() -> None:
+    rng = random.Random(0)
+    assert {block([("a", "b")], rng)[0] for _ in range(20)} == {"a", "b"}
+
+
+class TestCount:
+    """How much of a session is timing."""
+
+    @staticmethod
+    def half_width(
+        number: int, start_s: float, round_s: float, budget_s: float, df: float = 0.0, ended: int = 0
+    ) -> float:
+        """In units of the SD between sessions, of a t bound after all sessions that the budget allows."""
+        sessions = ended + budget_s // (start_s + 2 * number * round_s)
+        variance = 1 + blocks.ROUND_TO_SESSION**2 / (2 * number)
+        return float(stats.t.isf(ALPHA_FAIL, sessions - 1 + df)) * math.sqrt(variance / sessions)
+
+    @pytest.mark.parametrize(("df", "ended"), [(0.0, 0), (0.0, 1), (4.0, 0)])
+    @pytest.mark.parametrize(
+        ("start_s", "round_s", "budget_s"),
+        [(2.2, 0.27, 25.0), (2.2, 0.27, 60.0), (5.0, 0.5, 180.0), (17.0, 2.0, 600.0)],
+    )
+    def test_no_other_number_makes_the_interval_narrower(
+        self, start_s: float, round_s: float, budget_s: float, df: float, ended: int
+    ) -> None:
+        chosen = blocks.count(blocks.Costs(start_s, round_s), budget_s, 1, df, ended)
+        widths = {number: self.half_width(number, start_s, round_s, budget_s, df, ended) for number in range(2, 31)}
+        assert widths[chosen] == pytest.approx(min(widths.values()))
+
+    @pytest.mark.parametrize(("start_s", "round_s"), [(4.0, 0.24), (9.0, 2.2), (30.0, 8.0)])
+    def test_with_many_sessions_it_is_the_number_that_decides_at_the_least_cost(
+        self, start_s: float, round_s: float
+    ) -> None:
+        """Cochran (1977): the cost of a session times its variance."""
+        best = blocks.ROUND_TO_SESSION * math.sqrt(start_s / round_s)
+        assert 2 * blocks.count(blocks.Costs(start_s, round_s), 1e6, 4, 0.0) == pytest.approx(best, abs=1.0)
+
+    def test_a_short_budget_has_more_sessions_of_fewer_blocks(self) -> None:
+        """Four sessions of eleven rounds have a bound a fifth wider than six of six."""
+        short, usual = (blocks.count(blocks.Costs(2.2, 0.27), budget_s, 4, 0.0) for budget_s in (24.0, 600.0))
+        assert (short, usual) == (3, 7)
+        assert self.half_width(short, 2.2, 0.27, 24.0) < 0.9 * self.half_width(usual, 2.2, 0.27, 24.0)
+
+    @pytest.mark.parametrize(("sessions", "budget_s"), [(4, 55.0), (5, 70.0)])
+    def test_as_many_sessions_as_a_decision_takes_fit_into_the_budget(self, sessions: int, budget_s: float) -> None:
+        """With as many windows as may be timed again."""
+
+        def all_s(number: int) -> float:
+            return sessions * (10.0 + number * (1 + MORE_SHARE))
+
+        chosen = blocks.count(blocks.Costs(10.0, 0.5), budget_s, sessions, 0.0)
+        assert all_s(chosen) <= budget_s < all_s(chosen + 1)
+
+    @pytest.mark.parametrize(("budget_s", "number"), [(0.0, blocks.LEAST), (1e9, blocks.MOST)])
+    def test_a_session_has_several_rounds_and_an_end(self, budget_s: float, number: int) -> None:
+        assert blocks.count(blocks.Costs(600.0, 0.24), budget_s, 4, 0.0) == number
+
+
+FIRST_RUN_S, BESIDE_S = 300.0, 480.0
+# Seeds; None are the costs as reasoned.
+DRAWS = (None, 0, 1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 6)))
+
+scenes = pytest.mark.parametrize("scene", SCENES, ids=list(SCENES))
+bases = pytest.mark.parametrize("base", [None, AGAINST], ids=["first run", "beside a base"])
+
+
+@cache
+def measured(scene: str, base: Base | None = None, seed: int | None = None) -> tuple[Machine, Observations]:
+    """Return a machine after a run of its default cells, and the run, both only to read."""
+    here = SCENES[scene](Costs() if seed is None else Costs.drawn(seed))
+    return here, here.measure(against=base)
+
+
+@scenes
+@bases
+@pytest.mark.parametrize("seed", DRAWS)
+def test_from_the_first_session_on_the_plan_is_within_twice_of_what_the_run_takes(
+    scene: str, base: Base | None, seed: int | None
+) -> None:
+    """Of what is still to come when it is shown; and where the first plan is kept, that one is.
+
+    Training takes at most what the plan says of it.
+    """
+    here, run = measured(scene, base, seed)
+    assert run.lost == {}
+    assert len(run.sessions) >= 4
+    shown = here.plans[-1]
+    known_at_s = max(shown.at_s, here.ended_s(0))
+    left_s = here.now - known_at_s
+    assert left_s / 2 <= shown.total_s - known_at_s
+    assert shown.least_s - known_at_s <= 2 * left_s
+
+
+def test_eight_gpus_are_timed_at_every_world_size_in_four_sessions_within_five_minutes() -> None:
+    here, run = measured("B")
+    timed = {arm.world_size for arm in run.steps}
+    assert timed == {1, 2, 4, 8}
+    assert all(
+        {window.arm for window in session.windows} >= {run.plan.own(each).id for each in run.plan.cells}
+        for session in run.sessions[:4]
+    )
+    assert here.windows_s[3] <= FIRST_RUN_S
+
+
+def test_a_run_beside_a_named_base_is_over_within_eight_minutes() -> None:
+    here, run = measured("B", AGAINST)
+    assert len(run.sessions) == run.planned == 4
+    assert here.now <= BESIDE_S
+
+
+@pytest.mark.parametrize("accepted", [1, 5], ids=["too few to judge the machine", "enough"])
+def test_a_default_run_beside_accepted_ones_is_over_within_eight_minutes(accepted: int, tmp_path: Path) -> None:
+    """Five accepted runs judge the machine, for which the first session takes cells apart."""
+    repository, here = Repository(tmp_path), SCENES["B"](Costs())
+    commit = repository.commit({"a.py": "a = 1\n"})
+    kept = [accepted_run(dict.fromkeys(here.cells(), 0.03), number, commit) for number in range(accepted)]
+    run = here.measure(root=repository.path, baseline=baseline(*kept))
+    assert list(run.comparison.bases) == ["base"]
+    assert bool(run.sessions[0].probes) == (accepted == 5)
+    assert here.now <= BESIDE_S
+
+
+@pytest.mark.parametrize("seed", DRAWS)
+def test_what_the_budget_leaves_out_is_named_smallest_world_sizes_first(seed: int | None) -> None:
+    """In the plan, and on the first screen, which counts what is beyond six."""
+    _, run = measured("B", None, seed)
+    apart = {cell for session in run.sessions for cell in session.probes}
+    several = [cell for cell in run.plan.cells if cell.world_size > 1]
+    assert apart
+    late = [cell for cell in several if cell not in apart]
+    assert max(cell.world_size for cell in late) <= min(cell.world_size for cell in apart)
+    named = [line for line in run.notes if line.startswith("plan: not taken apart")][-1].rpartition(": ")[2]
+    assert set(named.split(", ")) == {cell.id for cell in late}
+    sizes = [int(each.rpartition("-")[2]) for each in named.split(", ")]
+    assert sizes == sorted(sizes)
+    facts = {fact.name: fact.lines for fact in lead.facts(results.to_record(run))}
+    [line] = [line for line in facts["Held back by"] if line.startswith("not taken apart for lack of time: ")]
+    assert all(size == 2 for size in sizes[:6])
+    assert line.count("-2, ") >= 5
+
+
+@scenes
+@bases
+def test_first_steps_of_a_session_take_less_than_one_after_the_other(scene: str, base: Base | None) -> None:
+    """Each process loads its libraries in its first step. From the second session on it is known what fits."""
+    here, run = measured(scene, base)
+    groups = {arm.processes: len(run.jobs[arm].devices) for arm in run.steps}
+    one_by_one_s = sum(here.costs.libraries_s + size * here.costs.links_s for size in groups.values())
+    assert len(here.first_steps) == len(run.sessions)
+    for session, steps in here.first_steps.items():
+        times_s = [at_s for at_s, _ in steps]
+        assert max(times_s) - min(times_s) < one_by_one_s * (0.5 if session else 0.7)
+
+
+def test_first_steps_that_need_half_a_gpu_are_taken_alone_and_none_runs_out_of_memory() -> None:
+    here = SCENES["C"](Costs())
+    here.step_bytes = here.memory_bytes // 2 + 1
+    run = here.measure()
+    assert run.lost == {}
+    assert {at_once for steps in here.first_steps.values() for _, at_once in steps} == {1}
+
+
+@pytest.mark.parametrize("name", ["start_s", "context_s", "communicator_s", "libraries_s", "variant_s", "net_s"])
+def test_each_cost_is_in_the_plan_after_the_first_session(name: str) -> None:
+    """Five times what was reasoned, on eight GPUs."""
+    here = SCENES["B"](Costs(**{name: 5 * getattr(Costs(), name)}))
+    here.measure()
+    assert here.plans[-1].total_s == pytest.approx(here.now, rel=0.15)
