@@ -25,11 +25,11 @@ from suite.processes.pool import Pool
 from suite.records import counters
 from suite.records.counters import EXCHANGES, OTHERS, Counters
 from suite.run.preparing import job_of
-from tests.support import planted_counts
+from tests.support import planted_causes
 
 COMPILED = "ddp, compiled"
 TRAINERS = ("ddp", "scratch", COMPILED)
-PLANTED = f"{planted_counts.__file__}:"
+PLANTED = f"{planted_causes.__file__}:"
 FAULTS = (  # what is wrong, the trainer that does it, the right one
     ("an exchange in every micro-batch (lost `no_sync`)", "ExchangesEveryMicroBatch", "Accumulates"),
     ("another bucket size", "SmallBuckets", "ddp"),

@@ -19,8 +19,8 @@ from suite.records import files
 from suite.records.record import Record
 from suite.render import html, sweep
 from suite.render.pages import write_index, write_run
+from tests.browser import Watched
 from tests.support import records, sweeps
-from tests.support.watched import Watched
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # A sandbox needs user namespaces, which root and containers often do not have. The pages are our own.

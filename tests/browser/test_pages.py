@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tests.support.watched import Watched
+from tests.browser import Watched
 
 NAMES = ("report", "index", "compare", "sweep")
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-LONGEST = ("test_second_run", "test_several_hosts", "test_faults", "test_attribution")  # a minute and more each
+LONGEST = ("test_planted", "test_several_hosts", "test_keeping")  # a minute and more each
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +18,9 @@ from suite.cli.sweep import FILES
 from suite.records import calibration
 from suite.records.files import read_model
 from suite.records.sweep import Sweep
+from tests.docs.test_seeds import COMMANDS
 from tests.support import trainers_under_test
+from tests.support.deadlines import WHOLE_S
 from tests.support.processes import all_end
 from tests.support.project import DATA, PYPROJECT, REPOSITORY, Project, needs_two_cores, run_suite
 from tests.support.repositories import Repository
@@ -199,3 +202,12 @@ def test_every_rank_leaves_a_trace_and_a_cell_that_breaks_costs_only_itself(proj
         seen = [event["name"] for event in events(folder / name)]
         assert seen.count("feed") == seen.count("step") == 2
     assert not list(project.path.glob("reports/*/runs")), "nothing was judged"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("row", ["3-loss", "4-train"])
+def test_the_book_is_trained(row: str) -> None:
+    [command] = [command for command in COMMANDS[row] if command.startswith("python")]
+    arguments = [sys.executable, *shlex.split(command)[1:]]
+    out = subprocess.run(arguments, cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=WHOLE_S).stdout
+    assert re.search(r"test acc [\d.]+, [\d.]+ sec/epoch on \[", out), out

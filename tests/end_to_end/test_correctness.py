@@ -1,16 +1,21 @@
-"""Correctness checks from the outside, with ranks of their own: exit status, JUnit, profiles, a user's workload."""
+"""Checks from the outside, with ranks of their own: status, JUnit, profiles, workloads and models of a user, stress."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from html import escape
 
 import pytest
 
 from suite.checks import __main__ as again
+from suite.checks.bench import Bench
 from suite.checks.draw import CHECKS
 from suite.properties.answers import UNSEEN
-from tests.support import own_signatures, text_trainers, trainers_under_test
-from tests.support.project import Project
+from tests.support import on_ranks, own_signatures, text_trainers, trainers_under_test
+from tests.support.deadlines import WHOLE_S
+from tests.support.freezing import ONE_PROCESS
+from tests.support.project import REPOSITORY, Project
 
 HERE, TEXTS = f"{trainers_under_test.__file__}:", f"{text_trainers.__file__}:"
 
@@ -83,3 +88,63 @@ def test_a_workload_that_is_named_is_checked_as_well(project: Project) -> None:
             r" *see it again: pytest --pyargs suite.checks -m correctness --scaling-workload=texts .* -k own_model",
         ]
     )
+
+
+OWN = f"{own_signatures.__file__}:"
+OWN_WORKLOAD = """
+[tool.scaling.workloads.{name}]
+model = "tests.support.own_signatures:{model}"
+dataset = "tests.support.learners:overlapping_blobs"
+batch = 32
+lr = 0.1
+
+[tool.scaling.workloads.{name}.accuracy]
+dataset = "tests.support.learners:overlapping_blobs"
+init = "default"
+epochs = 2
+"""
+
+
+@pytest.mark.nightly
+def test_models_of_their_own_signature_are_timed(project: Project) -> None:
+    scores, losses = "CallsAlone", "CallsAloneForALoss"
+    workloads = (("scores", "NeedsLabels"), ("losses", "OnlyLoss"))
+    (project.path / "pyproject.toml").write_text("".join(OWN_WORKLOAD.format(name=n, model=m) for n, m in workloads))
+    chosen = [f"--scaling-trainer={OWN}{name}" for name in (scores, losses)]
+    chosen += ["--scaling-workload=scores,losses", "-k", f"{scores}-scores or {losses}-losses"]
+    arguments = ["--scaling-devices=cpu:1", "--scaling-world-sizes=1", "--scaling-mode=strong", "--scaling-budget=60"]
+    result = project.pytest("-m", "scaling", *chosen, *arguments)
+    assert result.ret == 0, result.stdout.str()
+    [record] = project.records()
+    first, second = sorted(record.cells, key=lambda cell: cell.workload == "losses")
+    assert first.accuracy is not None
+    assert not first.why("accuracy")
+    note = "not measured: the model returns tensors of [()] for labels of (64,): "
+    assert second.accuracy is None
+    assert second.why("accuracy").startswith(note)
+    assert f"no accuracy for {second.id}: {note}" in result.stdout.str()
+
+
+@pytest.mark.parametrize(("collect", "seconds", "status"), [([], "2", 0), (["--collect"], "50", 1)], ids=["off", "on"])
+def test_trainers_freeze_with_the_collector_on_and_never_with_it_off(
+    collect: list[str], seconds: str, status: int
+) -> None:
+    """With the collector on, each freezes, and faulthandler's watchdog prints its stacks and ends it."""
+    command = [sys.executable, "-m", "tests.support.freezing", seconds, *collect]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=WHOLE_S)
+    said = done.stdout.splitlines()
+    assert [line for line in said if "status" in line] == [
+        f"{name}: ended with status {status}" for name in ONE_PROCESS
+    ]
+    assert done.stderr.count("Timeout") == done.stderr.count("in map") == status * len(ONE_PROCESS)
+    assert ("in get_rng_state" in done.stderr) is bool(status)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("trainer", ONE_PROCESS)
+def test_threads_that_change_all_the_time_change_no_bit_in_200_steps(
+    bench: Bench, trainer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_ranks, "CALL_S", 200.0)
+    stressed = "tests.support.freezing:agrees_under_stress"
+    assert on_ranks.run(bench, stressed, [1], trainer=trainer, steps=200)[1] == [True]

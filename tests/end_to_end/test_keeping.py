@@ -1,4 +1,4 @@
-"""What is left of a run that is killed, cancelled, or finds no space for its files; only its timing is replaced."""
+"""What is left of a run that is killed, cancelled, finds no space, or has a fault of the campaign, in real runs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.evidence.log import read_log
 from suite.processes.folder import locked
 from suite.records import baselines
 from suite.records.files import read_model
@@ -19,6 +20,7 @@ from suite.records.record import Record
 from suite.room import devices
 from suite.run.machine import describe
 from tests.support import stand_in
+from tests.support.deadlines import WHOLE_S
 from tests.support.project import REPOSITORY
 
 CELLS = ("--scaling-devices", "cpu:2", "--scaling-trainer", "ddp", "-k", "lenet-strong")
@@ -168,3 +170,19 @@ def test_two_runs_that_are_accepted_at_once_are_both_in_the_baseline(here: Path)
     runs = baselines.read(here / "reports", machine.name).runs
     assert len(runs) == 3
     assert runs[0].run_id == other.run_id
+
+
+CASES = (
+    "worker: a daemon left behind at warm-up",
+    "controller: SIGKILL at record writing",
+)
+
+
+@pytest.mark.nightly
+def test_runs_with_a_fault_end_as_they_must_and_the_next_run_works(tmp_path: Path) -> None:
+    only = [argument for case in CASES for argument in ("--only", case)]
+    command = [sys.executable, "-m", "tests.support.faults", "--mixed", "--log", str(tmp_path / "log"), *only]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=WHOLE_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = [line["fault"] for line in read_log(tmp_path / "log")]
+    assert made == [case.partition(" at ")[0] for case in CASES]

@@ -14,7 +14,7 @@ import pytest
 from suite.plugin import CONFIG
 from suite.room.devices import parse
 from suite.room.gpus import Gpus
-from tests.support import gpu_failures
+from tests.support import failing_on_gpus
 from tests.support.project import Project
 
 pytestmark = pytest.mark.gpu
@@ -38,7 +38,7 @@ def test_a_failure_is_named_and_leaves_nothing(
         result = project.pytest(
             *("-m", "scaling", "--scaling-workload", "tiny", "--scaling-devices", two),
             *("--scaling-world-sizes", "2", "--scaling-mode", "strong", "--scaling-budget", "1"),
-            *("--scaling-trainer", f"{gpu_failures.__file__}:{trainer}", "--scaling-trainer", "ddp"),
+            *("--scaling-trainer", f"{failing_on_gpus.__file__}:{trainer}", "--scaling-trainer", "ddp"),
         )
         after = [reading.pids for reading in gpus.read()]
     assert result.ret == 1

@@ -1,7 +1,7 @@
 """Training scripts under test: right ones, and wrong ones with one mistake each, its source, and what it turns red.
 
 A few are checked in a run of all tests (`tests/scripts/test_scripts.py`), one of each kind in the gate
-(`tests/end_to_end/test_checked_scripts.py`), and all of them every night (`tox -e nightly`).
+(`tests/end_to_end/test_scripts.py`), and all of them every night (`tox -e nightly`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Trainers, nets and data with a known cause of lost time each; `docs.evidence.causes` checks that it is named.
+"""Trainers, nets and data with a known cause each, of lost time, of more counts, or of accuracy that is lost.
+
+`docs.evidence.causes` checks that the first are named. `docs.evidence.counters` counts trainers with right gradients
+whose steps do more than they have to, beside right ones; all of these need a process for each device. Of a second run
+of the book's concise chapter there is a network, and a trainer that redraws weights.
 
 Annotations are not postponed here, because torch looks at those of a communication hook.
 
@@ -6,17 +10,22 @@ Annotations are not postponed here, because torch looks at those of a communicat
 on 256 samples, about 60 ms on a core, and than what a busy machine adds.
 """
 
+import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn import functional as F
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
+from reference.models.resnet import Residual
+from reference.trainers.data_parallel import DataParallelTrainer
 from reference.trainers.ddp import DDPTrainer
 from reference.trainers.scratch import Scratch
 from suite.rank.planting import slowed
@@ -181,3 +190,149 @@ def images() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     X = torch.randn(1088, 1, 28, 28, generator=generator)
     y = torch.randint(0, 10, (1088,), generator=generator)
     return (X[:1024], y[:1024]), (X[1024:], y[1024:])
+
+
+class Accumulates(DDPTrainer):
+    """Right: four micro-batches, of which only the last one exchanges."""
+
+    exchanged = 1
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Update once, with the gradient of all micro-batches."""
+        self.optimizer.zero_grad()
+        total = X.new_zeros(())
+        for number, (part, labels) in enumerate(zip(X.tensor_split(4), y.tensor_split(4), strict=True)):
+            with contextlib.nullcontext() if number >= 4 - self.exchanged else self.net.no_sync():
+                loss = F.cross_entropy(self.net(part), labels, reduction="sum") / global_batch_size
+                torch.autograd.backward(loss * dist.get_world_size())
+            total += loss.detach()
+        self.optimizer.step()
+        return total
+
+
+class ExchangesEveryMicroBatch(Accumulates):
+    """Has lost its `no_sync`."""
+
+    exchanged = 4
+
+
+class SmallBuckets(DDPTrainer):
+    """Has buckets of at most 20 kB where torch's default is 25 MB."""
+
+    def __init__(self, model: nn.Module, devices: list[torch.device], *, lr: float) -> None:
+        super().__init__(model, devices, lr=lr)
+        self.net = nn.parallel.DistributedDataParallel(self.net.module, bucket_cap_mb=0.02)
+
+
+class ReadsTheLoss(DDPTrainer):
+    """Reads its loss on the host in every step."""
+
+    losses: ClassVar[list[float]] = []
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Update as DDP does."""
+        loss = super().step(X, y, global_batch_size)
+        self.losses.append(loss.item())
+        return loss
+
+
+class ByHand(DDPTrainer):
+    """Right, without buckets: every parameter's gradient is summed over the ranks by a call of its own."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Update with gradients that are exchanged after the backward pass."""
+        net = self.net.module
+        self.optimizer.zero_grad()
+        loss = F.cross_entropy(net(X), y, reduction="sum") / global_batch_size
+        loss.backward()
+        for parameter in self.exchanged():
+            dist.all_reduce(parameter.grad)
+        self.optimizer.step()
+        return loss.detach()
+
+    def exchanged(self) -> list[nn.Parameter]:
+        """Return the parameters whose gradients to exchange, in order."""
+        return list(self.net.module.parameters())
+
+
+class ExchangesOneTwice(ByHand):
+    """Exchanges the last parameter twice, and divides its gradient by k, so that it stays right."""
+
+    def exchanged(self) -> list[nn.Parameter]:
+        """Return the parameters, the last one twice."""
+        parameters = super().exchanged()
+        if (gradient := parameters[-1].grad) is not None:
+            gradient /= dist.get_world_size()
+        return [*parameters, parameters[-1]]
+
+
+class ExchangesBfloat16(DDPTrainer):
+    """Exchanges its gradients in bfloat16."""
+
+    def __init__(self, model: nn.Module, devices: list[torch.device], *, lr: float) -> None:
+        super().__init__(model, devices, lr=lr)
+        self.net.register_comm_hook(None, default_hooks.bf16_compress_hook)
+
+
+class Alternates(DDPTrainer):
+    """Not reproducible: reads its loss in every second step."""
+
+    steps = 0
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Update as DDP does."""
+        loss = super().step(X, y, global_batch_size)
+        self.steps += 1
+        return loss if self.steps % 2 else torch.tensor(loss.item())
+
+
+class LogsOnRankZero(DDPTrainer):
+    """Reads its loss on rank 0 alone, as many loops do; the ranks' counts differ, and are the same in every step."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Update as DDP does."""
+        loss = super().step(X, y, global_batch_size)
+        if dist.get_rank() == 0:
+            loss.item()
+        return loss
+
+
+# The chapter draws the weights of every linear layer and convolution from N(0, 0.01) before each run. In its first run
+# its residual blocks are still lazy and escape; in the second, on two devices, nothing does (docs/log.md). The network
+# is an eighth as wide and sees digits of a quarter of the side, so that a core trains it in seconds.
+WIDTHS = (8, 16, 32, 64)  # the chapter's are 64, 128, 256, 512, two blocks each, at four times the pixels
+STD = 0.01
+
+
+def resnet() -> nn.Sequential:
+    """Return the chapter's network, an eighth as wide, with torch's default start; images (n, 1, 14, 14)."""
+    blocks: list[nn.Module] = []
+    channels = WIDTHS[0]
+    for width in WIDTHS:
+        blocks += [Residual(channels, width, downsample=channels != width), Residual(width, width)]
+        channels = width
+    stem = (nn.Conv2d(1, WIDTHS[0], 3, padding=1), nn.BatchNorm2d(WIDTHS[0]), nn.ReLU())
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))
+
+
+def normal_weights_(layers: Iterable[nn.Module]) -> None:
+    """Draw the weights of the linear layers and convolutions among these anew; biases stay."""
+    for layer in layers:
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.normal_(layer.weight, std=STD)
+
+
+def first_run() -> nn.Sequential:
+    """The chapter's network as its first run starts it: normal on stem and head alone."""
+    net = resnet()
+    normal_weights_((net[0], net[-1]))
+    return nn.Sequential(nn.AvgPool2d(4), net)
+
+
+class RedrawsWeights(DataParallelTrainer):
+    """Redraws all weights where there are several devices, as the chapter does before its second run."""
+
+    def __init__(self, model: nn.Sequential, devices: Sequence[torch.device], *, lr: float) -> None:
+        if len(devices) > 1:
+            normal_weights_(model.modules())
+        super().__init__(model, devices, lr=lr)

@@ -29,7 +29,7 @@ from suite.rank import kept
 from suite.room import devices
 from suite.room.devices import Devices
 from suite.run import confirming
-from tests.support import failing_nccl, trainers_under_test
+from tests.support import failing_on_gpus, trainers_under_test
 from tests.support.nvml import Scene
 from tests.support.project import REPOSITORY, Project
 
@@ -237,7 +237,7 @@ def test_an_error_that_ends_a_process_for_its_gpu_ends_the_group_and_is_not_shru
     bench: Bench, trainer: str, error: str
 ) -> None:
     before = bench.group(1, HERE)
-    file = HERE if hasattr(trainers_under_test, trainer) else f"{failing_nccl.__file__}:"  # one folder, one group
+    file = HERE if hasattr(trainers_under_test, trainer) else f"{failing_on_gpus.__file__}:"  # one folder, one group
     outcome = bench.search(file + trainer, "gradient")
     assert error in outcome.failure
     assert outcome.crashed

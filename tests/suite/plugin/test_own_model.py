@@ -20,7 +20,7 @@ from suite.processes.failure import WorkerFailure
 from suite.properties import contract
 from suite.properties.answers import OWN_SIGNATURE, RIGHT, SHARED_DRAWS, Judgement
 from suite.properties.modules import rows_of
-from tests.support import own_models, own_modes, own_signatures, step_trainers, text_trainers
+from tests.support import own_models, own_signatures, step_trainers, text_trainers
 from tests.support.project import Project
 
 HERE = f"{text_trainers.__name__}:"
@@ -193,8 +193,8 @@ IN_EVAL = "compared in eval mode, where one device and 2 agree; in training mode
 )
 def test_a_step_may_set_training_mode(bench: Bench, trainer: str, model: str, note: str) -> None:
     """A right trainer passes, if need be with a note, and one that exchanges nothing is wrong on the same model."""
-    workload = BLOBS.model_copy(update={"model": f"{own_modes.__name__}:{model}"})
-    right, wrong = (check(bench, f"{own_modes.__name__}:{name}", workload) for name in (trainer, trainer + "Apart"))
+    workload = BLOBS.model_copy(update={"model": OWN + model})
+    right, wrong = (check(bench, OWN + name, workload) for name in (trainer, trainer + "Apart"))
     assert not right.finding
     assert re.match(note, right.note) if note else right == RIGHT, right
     assert wrong.finding.startswith(("step 0: the gradient of", "step 0: the output of"))

@@ -14,8 +14,7 @@ from suite.cli.pytest_run import select
 from suite.records.record import CellRecord, Record
 from suite.render import commands, html, lead, markdown, terminal
 from tests.support import records
-from tests.support.first_screen import cells_of, first_run, steps
-from tests.support.pages import Page
+from tests.support.pages import Page, cells_of, first_run, steps
 from tests.support.project import PYPROJECT, Project
 
 

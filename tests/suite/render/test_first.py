@@ -15,8 +15,7 @@ from suite.render.first import MOST, first, sentence
 from suite.run import results
 from tests.golden import RUNS, load, replay
 from tests.support import records
-from tests.support.first_screen import first_run
-from tests.support.pages import Page
+from tests.support.pages import Page, first_run
 
 LINES, COLUMNS = 24, 100
 HERE = Path(__file__).parent / "recorded"  # the runs whose pictures docs/report.md shows, without their windows

@@ -12,8 +12,7 @@ from reference.schedule import MODES
 from suite.records.record import CellRecord
 from suite.render import html, lead, markdown, terminal
 from tests.support import records
-from tests.support.first_screen import TYPED, cells_of, facts, first_run, steps, unsure
-from tests.support.pages import Page
+from tests.support.pages import TYPED, Page, cells_of, facts, first_run, steps, unsure
 
 
 def test_the_efficiency_inside_a_host_stands_beside_that_across_hosts() -> None:
