@@ -249,6 +249,7 @@ def test_values_are_completed_and_counted_once(
         ("against=nope", "--scaling-against 'nope': neither a trainer (*nor a Python interpreter (*nor a git ref"),
         ("against=python:nope", "--scaling-against 'python:nope': 'nope': there is no such program on PATH"),
         ("against=ref:nope", "a git ref needs one"),
+        ("trainer=a\x07.py:Mine", "expected UTF-8 without control characters; rename it"),
     ],
 )
 def test_a_bad_value_is_refused_with_the_valid_ones(project: Project, setting: str, message: str) -> None:
@@ -478,8 +479,3 @@ class TestNamesOfFiles:
         [workload] = read(below, "--scaling-workload=tiny").workloads
         assert workload.accuracy is not None
         assert workload.dataset == workload.accuracy.dataset == "../data.py:blobs"
-
-
-def test_a_value_that_no_record_can_hold_is_refused(project: Project) -> None:
-    with pytest.raises(pytest.UsageError, match="expected UTF-8 without control characters; rename it"):
-        read(project, "--scaling-trainer", "a\x07.py:Mine")

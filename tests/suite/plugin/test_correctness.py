@@ -454,20 +454,19 @@ def test_the_marker_selects_every_check_of_every_trainer_and_nothing_else(projec
     everything.stdout.fnmatch_lines([f"*{len(CHECKED_TRAINERS) * len(CHECKS)} tests collected*"])
 
 
-def test_missing_gpus_are_one_failing_item(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    result = project.inline("-m", "correctness", "--scaling-devices", "cuda:2", package="suite.checks")
-    assert result.ret == 1
-    result.assert_outcomes(failed=1, deselected=len(CHECKED_TRAINERS) * len(CHECKS) - 1)
-    result.stdout.fnmatch_lines(["CUDA: 0 device(s) found, 2 needed*"])
-
-
-def test_required_devices_that_are_missing_are_one_failing_item(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--scaling-devices=cuda:2", "CUDA: 0 device(s) found, 2 needed*"),
+        ("--scaling-require-devices=99999", "CPU: * device(s) found, 99999 needed; lower --scaling-require-devices"),
+    ],
+)
+def test_missing_devices_are_one_failing_item(
+    project: Project, monkeypatch: pytest.MonkeyPatch, option: str, said: str
 ) -> None:
     """A GPU runner without its driver falls back to CPU workers."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    result = project.inline("-m", "correctness", "--scaling-require-devices=99999", package="suite.checks")
+    result = project.inline("-m", "correctness", option, package="suite.checks")
     assert result.ret == 1
     result.assert_outcomes(failed=1, deselected=len(CHECKED_TRAINERS) * len(CHECKS) - 1)
-    result.stdout.fnmatch_lines(["CPU: * device(s) found, 99999 needed; lower --scaling-require-devices"])
+    result.stdout.fnmatch_lines([said])

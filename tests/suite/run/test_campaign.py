@@ -381,19 +381,14 @@ class TestAttribution:
         world.measure(TWO, config=against(budget_s=130.0, fixed=True))
         assert list(world.probed) == probed
 
-    def test_a_users_budget_has_no_more_time_left_after_longer_sessions_than_planned(self, world: World) -> None:
+    def test_progress_says_how_many_cells_are_decided_and_how_much_of_a_users_budget_is_left(
+        self, world: World
+    ) -> None:
         """Sessions of 10 s with waterfalls of 12 s: the third begins after 54 of 130 s, with 90 s planned after it."""
         world.step_s, world.explaining_s = SLOWER, 12.0
         world.measure(TWO, config=against(budget_s=130.0, fixed=True))
-        left_min = re.findall(r"where the time goes; .*?at most (\S+) min left", "\n".join(world.said))
-        assert left_min == ["1.8", "1.6", "1.3"]
-
-    def test_progress_says_how_many_cells_are_decided(self, world: World) -> None:
-        """It is part of the line that tells the time left, here where the time goes is looked for."""
-        world.step_s, world.explaining_s = SLOWER, 12.0
-        world.measure(TWO, config=against(budget_s=130.0, fixed=True))
-        decided = re.findall(r"where the time goes; (.*?) decided; at most", "\n".join(world.said))
-        assert decided == ["0 of 1 cell"] * 3, "nothing is known before the first session"
+        said = re.findall(r"where the time goes; (.*?) decided; at most (\S+) min left", "\n".join(world.said))
+        assert said == [("0 of 1 cell", left_min) for left_min in ("1.8", "1.6", "1.3")]
 
     @pytest.mark.parametrize(("step_s", "probed"), [(0.5, [1, 2, 3]), (2.0, [])])
     def test_no_process_is_started_for_a_waterfall_that_takes_too_long(

@@ -11,12 +11,9 @@ from scipy import stats
 from suite.verdict import metrics
 
 
-def test_strong_efficiency_is_perfect_when_two_devices_take_half_the_time() -> None:
-    assert math.exp(metrics.log_efficiency(math.log(1.0 / 0.5), "strong", 2)) == pytest.approx(1.0)
-
-
-def test_weak_efficiency_is_perfect_when_twice_the_batch_takes_the_same_time() -> None:
-    assert math.exp(metrics.log_efficiency(math.log(1.0 / 1.0), "weak", 2)) == pytest.approx(1.0)
+@pytest.mark.parametrize(("mode", "two_s"), [("strong", 0.5), ("weak", 1.0)])
+def test_efficiency_is_perfect_when_two_devices_take_half_or_twice_the_batch_as_long(mode: str, two_s: float) -> None:
+    assert math.exp(metrics.log_efficiency(math.log(1.0 / two_s), mode, 2)) == pytest.approx(1.0)
 
 
 def test_speedup_is_k_times_the_efficiency_of_the_same_trainer() -> None:
