@@ -16,9 +16,8 @@ import pytest
 import torch
 
 from suite.records import baselines
-from tests.suite.plugin.test_accepting import LENET, MEASURED, accepted, floor, mine
+from tests.suite.plugin.test_accepting import LENET, MEASURED, accepted, an_hour_an_epoch, floor, mine
 from tests.support import trainers_under_test
-from tests.support.accepted import an_hour_an_epoch
 from tests.support.deadlines import WHOLE_S
 from tests.support.project import ONE_CELL, TINY, Project, needs_two_cores
 from tests.support.repositories import Repository

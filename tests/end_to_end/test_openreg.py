@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests import openreg
 from tests.openreg import needs_openreg
-from tests.support import openreg
 from tests.support.project import Project
 
 pytestmark = needs_openreg

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from suite.plan import workloads
 from suite.records import baselines, history
+from suite.records.baselines import AcceptedCell, AcceptedRun, Baseline
+from suite.records.record import Environment
 from suite.render import index, pages
+from suite.room import devices
+from suite.run import machine
 from tests.support import stand_in
-from tests.support.accepted import an_hour_an_epoch
 from tests.support.project import ONE_CELL, TINY, Project
 from tests.support.repositories import Repository
 
@@ -27,6 +31,25 @@ def accepted(project: Project) -> int:
     """Return how many runs the project's baseline has."""
     paths = list(project.path.glob("reports/*/baseline.json"))
     return sum(len(baselines.read(project.path / "reports", path.parent.name).runs) for path in paths)
+
+
+def an_hour_an_epoch(project: Project) -> Baseline:
+    """Return one accepted run of the tiny workload on this machine, of an unknown commit. It is not written yet."""
+    tiny = workloads.available(project.path / "pyproject.toml")["tiny"]
+    about = machine.describe(devices.parse("cpu:2"))
+    kept = AcceptedCell(
+        trainer="scratch",
+        workload="tiny",
+        workload_hash=tiny.hash,
+        mode="strong",
+        world_size=1,
+        dataset="data.py:blobs",
+        sec_per_epoch=3600.0,
+        sessions=4,
+    )
+    environment = Environment(versions={}, commit="unknown", dirty=False)
+    run = AcceptedRun(run_id="accepted", host=about.host, system=about.system, environment=environment, cells=(kept,))
+    return Baseline(machine_key=about.key, runs=(run,))
 
 
 def floor(project: Project, efficiency: float) -> None:
@@ -121,10 +144,10 @@ def test_a_run_that_needs_a_baseline_may_become_the_first_one(project: Project) 
 
 def test_the_index_shows_what_was_accepted_by_the_same_session(project: Project) -> None:
     project.inline(*LENET, "--scaling-accept")
-    [machine] = project.path.glob("reports/*")
-    found = history.read(machine)
+    [folder] = project.path.glob("reports/*")
+    found = history.read(folder)
     assert [run.accepted for run in found.runs] == [True]
-    assert (machine / pages.INDEX).read_text() == index.render(found)
+    assert (folder / pages.INDEX).read_text() == index.render(found)
 
 
 @pytest.mark.parametrize("folder", ["kept/deeper", "."])
