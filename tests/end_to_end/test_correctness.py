@@ -12,12 +12,12 @@ from suite.checks import __main__ as again
 from suite.checks.bench import Bench
 from suite.checks.draw import CHECKS
 from suite.properties.answers import UNSEEN
-from tests.support import on_ranks, own_signatures, text_trainers, trainers_under_test
+from tests.support import on_ranks, own_signatures, texts, trainers_under_test
 from tests.support.deadlines import WHOLE_S
 from tests.support.freezing import ONE_PROCESS
 from tests.support.project import REPOSITORY, Project
 
-HERE, TEXTS = f"{trainers_under_test.__file__}:", f"{text_trainers.__file__}:"
+HERE, TEXTS = f"{trainers_under_test.__file__}:", f"{texts.__file__}:"
 
 
 def test_a_case_that_is_right_is_reported_as_right(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,8 +18,8 @@ from suite.room.devices import parse
 from suite.room.gpus import GpuReading
 from suite.room.meter import Frequency, Meter, Reading, Used, between, used_on
 from suite.room.quiet import available_cores
-from tests.support.busy import BURN, HOSTILE_NAME, RENAMED, running, wait_for_use
 from tests.support.containers import on_cores
+from tests.support.processes import BURN, HOSTILE_NAME, RENAMED, running, wait_for_use
 from tests.support.project import REPOSITORY, needs_two_cores
 
 

@@ -18,7 +18,7 @@ from suite.checks.search import SearchResult
 from suite.properties import contract, nets, suspects, tolerance
 from suite.properties.case import Case, Text
 from suite.properties.nets import Entry
-from tests.support import text_trainers
+from tests.support import texts
 
 pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
 
@@ -103,7 +103,7 @@ def test_the_references_trainers_of_tokens_are_right(bench: Bench, check: str, t
 
 
 def test_an_expert_whose_gradient_only_its_own_ranks_apply_is_found(bench: Bench) -> None:
-    wrong = f"{text_trainers.__name__}:UnusedNotReceived"
+    wrong = f"{texts.__name__}:UnusedNotReceived"
     assert not bench.search(wrong, "gradient", examples=5).failure
     assert "'expert.weight' of rank 1 differs from rank 0's" in bench.search(wrong, "refusals", examples=5).failure
     assert bench.search("ddp_tokens", "refusals", examples=5).notes[0].startswith("refused: ")
@@ -115,13 +115,13 @@ def test_checks_without_texts_say_so(bench: Bench) -> None:
 
 
 def test_a_step_that_a_rank_skips_by_its_own_loss_is_found(bench: Bench) -> None:
-    failure = bench.search(f"{text_trainers.__name__}:SkipsAlone", "not_a_number", examples=5).failure
+    failure = bench.search(f"{texts.__name__}:SkipsAlone", "not_a_number", examples=5).failure
     assert "ecmwf/WeatherGenerator#2718" in failure
     assert '"spoiled": ' in failure
 
 
 def test_a_mean_over_each_ranks_own_tokens_is_named_and_shrunk(bench: Bench) -> None:
-    failure = bench.search(f"{text_trainers.__name__}:MeanOfRanks", "gradient", examples=15).failure
+    failure = bench.search(f"{texts.__name__}:MeanOfRanks", "gradient", examples=15).failure
     assert "looks like: mean of the ranks' own means" in failure
     assert "pytorch/torchtitan#2206" in failure
     assert "unequal shards" not in failure  # equal shards of texts have other numbers of tokens

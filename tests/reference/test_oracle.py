@@ -1,6 +1,6 @@
 """Torch's gradients, and the steps of trainers, against LeNet's gradients derived by hand and difference quotients.
 
-Every tolerance is `tests.support.orders.gradient_bound`.
+Every tolerance is `tests.support.strategies.gradient_bound`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from reference.models.resnet import Residual
 from reference.trainers.scratch import Scratch
 from reference.trainers.single import Single
 from tests.support import numpy_lenet
-from tests.support.orders import gradient_bound
-from tests.support.strategies import CPU, LR, update_bound
+from tests.support.strategies import CPU, LR, gradient_bound, update_bound
 
 pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
 

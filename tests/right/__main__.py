@@ -72,7 +72,7 @@ USUAL: dict[str, Sequence[str]] = {
     "tests.support.drawing_trainers:WeighsTexts": TEXTS,
     f"{USERS}ByHand": ALL,
     f"{USERS}Adam": ALL,
-    "tests.support.text_trainers:Accumulates": TEXTS,
+    "tests.support.texts:Accumulates": TEXTS,
     "docs/examples/real_world_trainer.py:RealWorldTrainer": ALL,
     # torch's FSDP2 ends the process under `refusals`: docs/your-trainer.md
     "docs/adapters/with_hsdp.py:HSDPTrainer": tuple(check for check in CHECKS if check != "refusals"),

@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy import stats
 from scipy.special import stdtrit
 
-from suite.verdict import ALPHA_FAIL, ALPHA_PASS, FIRST_LOOK, Learned, Outcome, spending
+from suite.verdict import ALPHA_FAIL, ALPHA_PASS, FIRST_LOOK, Learned, Middle, Outcome, Windows, spending
 from suite.verdict.metrics import half_of
 from suite.verdict.paired import SETTLED, SUSPICION, UNEVEN, fewest_alone
 from suite.verdict.spread import KAPPA, MOST_DF
@@ -369,6 +370,26 @@ def rates(row: Row, runs: int = RUNS, *, pooled: bool = True, seed: int = 1) -> 
         float((unchanged == passes).mean()),
         float((slower == fails).mean()),
     )
+
+
+def exceeds(count: int, trials: int, bound: float) -> bool:
+    """Whether so many events contradict a rate of at most `bound` (exact binomial, one-sided, 0.1 %)."""
+    return bool(stats.binomtest(count, trials, bound, alternative="greater").pvalue < 0.001)
+
+
+def t(df: float, alpha: float) -> float:
+    """Return the quantile of Student's t that a value exceeds with probability `alpha`."""
+    return float(stats.t.ppf(1 - alpha, df))
+
+
+def windows_of(sides: npt.NDArray[np.float64]) -> list[Windows]:
+    """Return sessions, from an array of shape (2, sessions, windows): candidate and base, ln(seconds a step)."""
+    return [Windows(own, other) for own, other in zip(*sides.tolist(), strict=True)]
+
+
+def middles_of(sides: npt.NDArray[np.float64]) -> list[Middle]:
+    """Return what each session shows of the same."""
+    return [Middle.of(windows) for windows in windows_of(sides)]
 
 
 def table(rows: Sequence[Row] = FAMILY) -> str:

@@ -16,7 +16,7 @@ from suite.plan.cells import Cell
 from suite.plan.floors import Floor
 from suite.verdict import ALPHA_FAIL, ALPHA_PASS, FIRST_LOOK, Outcome, spending
 from suite.verdict.floor import floor
-from tests.support.rates import exceeds
+from tests.support.family import exceeds
 
 CELL = Cell("ddp", "lenet", "strong", 4)
 MARGIN = math.log1p(0.05)

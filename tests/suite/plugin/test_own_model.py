@@ -20,10 +20,10 @@ from suite.processes.failure import WorkerFailure
 from suite.properties import contract
 from suite.properties.answers import OWN_SIGNATURE, RIGHT, SHARED_DRAWS, Judgement
 from suite.properties.modules import rows_of
-from tests.support import own_models, own_signatures, step_trainers, text_trainers
+from tests.support import own_models, own_signatures, step_trainers, texts
 from tests.support.project import Project
 
-HERE = f"{text_trainers.__name__}:"
+HERE = f"{texts.__name__}:"
 TEXTS = Workload(name="texts", model="tests.support.texts:Writer", dataset="tests.support.texts:corpus", lr=0.05)
 BLOBS = Workload(name="blobs", model="toy", dataset="tests.support.learners:overlapping_blobs", lr=0.05)
 

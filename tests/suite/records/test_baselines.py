@@ -19,7 +19,7 @@ from suite.records.record import Environment, Record
 from suite.verdict import ALPHA_FAIL, Outcome
 from suite.verdict.stored import KEPT_RUNS, Run, hours_apart
 from tests.support import records
-from tests.support.rates import exceeds
+from tests.support.family import exceeds
 from tests.support.records import KEY, accepted
 
 

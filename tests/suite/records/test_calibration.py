@@ -20,7 +20,7 @@ from suite.records.files import RecordError
 from suite.records.record import Environment
 from suite.verdict import FIRST_LOOK, Learned, Outcome, Terms, Windows, paired
 from suite.verdict.metrics import faster_half, faster_half_variance, location_variance
-from tests.support.rates import middles_of, windows_of
+from tests.support.family import middles_of, windows_of
 
 Floats = NDArray[numpy.float64]
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)

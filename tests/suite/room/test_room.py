@@ -16,9 +16,9 @@ from suite.room import check, limits
 from suite.room.conditions import Conditions
 from suite.room.devices import Devices, parse
 from suite.room.quiet import available_cores
-from tests.support.busy import BURN, RENAMED, running, wait_for_use
 from tests.support.containers import Files, on_cores
 from tests.support.nvml import Scene
+from tests.support.processes import BURN, RENAMED, running, wait_for_use
 
 CPU = Devices("cpu", ("cpu", "cpu"), (0, 1))
 TWO_GPUS = Devices("cuda", ("cuda:0", "cuda:1"), ())

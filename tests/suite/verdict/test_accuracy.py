@@ -15,7 +15,7 @@ from scipy import stats
 from suite.plan.workloads import BUILT_IN
 from suite.verdict.accuracy import MARGIN, SEED_PAIRS, noninferiority
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome
-from tests.support.rates import exceeds
+from tests.support.family import exceeds
 
 RUNS = 2000
 PLATEAU = 0.1  # ten classes, one guess

@@ -24,7 +24,7 @@ from suite.verdict.diagnose import (
     waterfall,
 )
 from suite.verdict.metrics import Interval, from_values
-from tests.support.rates import exceeds
+from tests.support.family import exceeds
 
 # Seconds a step of every rank: two devices, strong scaling, nothing lost but what a test adds.
 PERFECT: dict[Point, tuple[float, ...]] = {

@@ -13,7 +13,7 @@ from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome
 from suite.verdict.paired import FIRST_LOOK, Terms, fewest_alone, paired, spending, surplus
 from suite.verdict.spread import KAPPA, MOST_DF, Learned, Middle, Windows, estimate
 from suite.verdict.stored import ENOUGH_RUNS, Run
-from tests.support.rates import t
+from tests.support.family import t
 
 COMPARISONS = 4
 PLANNED = 5

@@ -15,7 +15,7 @@ from suite.verdict.machine import cause, machine
 from suite.verdict.metrics import Interval, from_values
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome
 from suite.verdict.stored import MIN_BASELINE_RUNS, Run
-from tests.support.rates import exceeds
+from tests.support.family import exceeds
 
 USUAL = tuple(math.log(value) for value in (0.80, 0.79, 0.81, 0.80, 0.82, 0.78))
 TOLERANCE = 0.05

@@ -21,9 +21,8 @@ from scipy import stats
 from suite.records.calibration import spread_of
 from suite.verdict import ALPHA_FAIL, ALPHA_PASS, Learned, Middle, Outcome, Terms, paired, surplus
 from tests.support import family
-from tests.support.family import FAMILY, OUTCOMES, Row
+from tests.support.family import FAMILY, OUTCOMES, Row, exceeds, middles_of, windows_of
 from tests.support.project import REPOSITORY
-from tests.support.rates import exceeds, middles_of, windows_of
 
 TOLERANCE = 0.05
 MARGIN = math.log1p(TOLERANCE)

@@ -22,7 +22,7 @@ from suite.verdict.stored import (
     hours_apart,
     newest,
 )
-from tests.support.rates import exceeds, t
+from tests.support.family import exceeds, t
 
 HOST = "here"
 TRIALS = 3000

@@ -14,8 +14,7 @@ from suite.verdict import Windows
 from suite.verdict.outcome import ALPHA_WARN, WORTH
 from suite.verdict.spread import MOST_DF
 from suite.verdict.tail import tail
-from tests.support.family import FAMILY, Draw, Floats, Row, Shape, halved, heavy, normal
-from tests.support.rates import exceeds, windows_of
+from tests.support.family import FAMILY, Draw, Floats, Row, Shape, exceeds, halved, heavy, normal, windows_of
 
 SESSIONS, ROUNDS, RUNS = (3, 4, 6), 16, 500
 
