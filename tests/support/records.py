@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hypothesis import strategies as st
+
 from suite.plan.workloads import BUILT_IN
 from suite.records import baselines
 from suite.records.baselines import Baseline
@@ -33,6 +35,34 @@ MACHINE = {
 }
 ENVIRONMENT = {"versions": {"torch": "2.15.0"}, "commit": "abc1234", "dirty": False, "main": "main"}
 CARD = {"index": 0, "name": "Test GPU", "id": "0123456789ab", "capability": "9.0", "compute_mode": "prohibited"}
+
+# Texts that a stranger could put into a file, an option or a variable: markup, control characters, paths, shells, names
+# of options, and text that no file can hold.
+HOSTILE = (
+    "",
+    " ",
+    "<img src=x onerror=alert(1)>",
+    "<b onclick=x>",
+    "[x](javascript:x)",
+    "@name",
+    "\x1b]0;title\x07\x1b[2J",
+    "two\nlines\r",
+    "\u202egnp",
+    "\udce9",
+    "\x00",
+    "../../../etc/passwd",
+    "/dev/zero",
+    "$(touch ran)",
+    "`touch ran`; touch ran",
+    "--help",
+    "x" * 5_000,
+    "9" * 5_000,
+    "²",
+    "ref:",
+    ":",
+    ",",
+)
+TEXTS = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=20))
 
 # Fields with a fixed list of words, which no text from outside can enter.
 _CHOICES = (

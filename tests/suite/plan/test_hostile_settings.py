@@ -22,8 +22,8 @@ from suite.room import nvml
 from suite.room.devices import Devices
 from suite.run import machine
 from tests.support import records
-from tests.support.hostile import TEXTS
 from tests.support.project import Project
+from tests.support.records import TEXTS
 from tests.support.repositories import Repository
 
 SHARE = 0.4  # of the profile's examples

@@ -25,7 +25,7 @@ from suite.render import html, markdown, terminal
 from suite.verdict import stored
 from tests.suite.records.test_calibration import calibrated, entry
 from tests.support import records
-from tests.support.hostile import TEXTS
+from tests.support.records import TEXTS
 
 RECORD = json.loads(records.full().model_dump_json())
 RUN = records.make()
