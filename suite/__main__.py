@@ -15,7 +15,7 @@ from typing import Protocol
 from suite.cli import bisect, calibrate, compare, drill, sweep, trace
 from suite.cli import render as render_command
 from suite.cli.command import USAGE_ERROR, Stop
-from suite.processes.ending import as_interrupts
+from suite.room.quiet import as_interrupts
 
 INTERRUPTED = 130  # as a shell's; above 127, so that `git bisect run` stops
 BROKEN_PIPE = 141  # as a shell's, too: what reads the output has ended, as `head` does

@@ -37,11 +37,23 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from suite.processes import hosts, remote
-from suite.processes.channel import LOOPBACK, Channel, ChannelClosed, listen_on_loopback
+from suite.processes import hosts
+from suite.processes.channel import (
+    LOOPBACK,
+    Channel,
+    ChannelClosed,
+    Ended,
+    Exit,
+    Launcher,
+    Stacks,
+    Start,
+    Tell,
+    Welcome,
+    listen_on_loopback,
+    read,
+)
 from suite.processes.failure import stacks, stderr_tail, workers_of
 from suite.processes.folder import FOLDER
-from suite.processes.messages import Ended, Exit, Launcher, Stacks, Start, Tell, Welcome, read
 from suite.room import quiet
 
 STORE_TIMEOUT = timedelta(seconds=300)
@@ -162,18 +174,18 @@ def serve_other_host(about: Path) -> None:
     """Connect to the controller of another host, then serve it.
 
     Args:
-        about: a file with a `suite.processes.messages.Launcher`; its folder is this host's.
+        about: a file with a `suite.processes.channel.Launcher`; its folder is this host's.
 
     Raises:
         SystemExit: the controller refused this host, or does not know its secret.
     """
     try:
         os.environ[hosts.STORE] = os.environ[hosts.ENDPOINT]
-        secret = remote.secret_here()
+        secret = hosts.secret_here()
         address = _store().get(_key()).decode()
-        channel = remote.dial(address, secret)
+        channel = hosts.dial(address, secret)
         channel.send(read(Launcher, json.loads(about.read_text(encoding="utf-8"))))
-        welcome = read(Welcome, channel.receive(remote.DIAL_S))
+        welcome = read(Welcome, channel.receive(hosts.DIAL_S))
     except (KeyError, ValueError, OSError) as error:
         sys.exit(f"this host cannot take part: {type(error).__name__}: {error}")
     if welcome.refused:

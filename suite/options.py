@@ -17,7 +17,7 @@ from _pytest.mark.expression import Expression  # what -m is read by; pytest has
 from reference.schedule import MODES
 from reference.trainers import PLAIN_ON_ONE, TRAINERS, trains
 from suite.base import bases
-from suite.base.several import hosts_of
+from suite.base.sides import hosts_of
 from suite.plan import floors, scripts, workloads
 from suite.plan.base import Base
 from suite.plan.cells import SINGLE

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from suite import options
-from suite.base.several import hosts_of
+from suite.base.sides import hosts_of
 from suite.checks import NOTE
 from suite.plan.cells import Cell, names
 from suite.plan.collectives import CollectiveCell, named, sweeps
 from suite.plan.config import Config
-from suite.processes.ending import as_interrupts
 from suite.room.devices import survey
+from suite.room.quiet import as_interrupts
 from suite.script.items import ITEMS
 from suite.verdict import Outcome
 

@@ -30,8 +30,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from suite import worker
-from suite.processes.channel import LOOPBACK, Channel, ChannelClosed, listen_on_loopback
-from suite.processes.messages import Ended, Exit, Launcher, Start, read
+from suite.processes.channel import (
+    LOOPBACK,
+    Channel,
+    ChannelClosed,
+    Ended,
+    Exit,
+    Launcher,
+    Start,
+    listen_on_loopback,
+    read,
+)
 from suite.room import quiet
 
 # What takes long to load. Both sides of a comparison share it, whatever code they run.

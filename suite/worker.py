@@ -26,11 +26,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from suite.processes import failure, hosts, reaper, remote
-from suite.processes.channel import MAX_LINE_BYTES, Channel, ChannelClosed, Message, encode
+from suite.processes import failure, hosts, reaper
+from suite.processes.channel import MAX_LINE_BYTES, Answer, Channel, ChannelClosed, Hello, Launcher, Message, encode
 from suite.processes.folder import TemporaryFolder, unusable
-from suite.processes.messages import Answer, Hello, Launcher
-from suite.rank import recorder, transport
+from suite.rank import recorder
 from suite.room import errors, quiet
 
 if TYPE_CHECKING:
@@ -67,9 +66,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         os.environ["RANK"] = arguments.ranks.split(",")[int(os.environ["LOCAL_RANK"])]
         os.environ["WORLD_SIZE"] = arguments.world_size
     rank = int(os.environ["RANK"])
-    if arguments.socket.startswith(remote.SCHEME):
-        channel = remote.dial(arguments.socket, remote.secret_here())
-        del os.environ[remote.SECRET]  # the user's code and what it starts do without
+    if arguments.socket.startswith(hosts.SCHEME):
+        channel = hosts.dial(arguments.socket, hosts.secret_here())
+        del os.environ[hosts.SECRET]  # the user's code and what it starts do without
     else:
         channel = Channel.connect(arguments.socket)
     channel.send(Hello(arguments.group, rank, os.getpid()))
@@ -78,10 +77,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def contribute() -> int:
     """Start this host's workers for the controller of another host until its run is over; return an exit status."""
-    from suite.base import several
+    from suite.base import git
     from suite.room.devices import cuda_count, torch_build
 
-    missing = [name for name in (hosts.ENDPOINT, remote.SECRET) if not os.environ.get(name)]
+    missing = [name for name in (hosts.ENDPOINT, hosts.SECRET) if not os.environ.get(name)]
     if missing:
         print(f"{', '.join(missing)} must be set as where pytest runs (docs/several-machines.md)", file=sys.stderr)
         return 2
@@ -95,8 +94,8 @@ def contribute() -> int:
         here = Launcher(
             host=socket.gethostname(),
             torch=torch_build().version,
-            commit=several.commit_here(Path.cwd()),
-            files=several.digests(Path.cwd()),
+            commit=git.commit_here(Path.cwd()),
+            files=git.digests(Path.cwd()),
             cores=len(quiet.available_cores()),
             gpus=cuda_count(),
             node=int(os.environ.get("GROUP_RANK", "0")),
@@ -188,7 +187,7 @@ class Service:
             plain = isinstance(error, SELF_EXPLAINING) and name not in ("load", "call")  # a test's own code
             said = "" if plain else traceback.format_exc().rstrip()
             text = failure.shortened(errors.described(error))
-            trace = "\n".join(filter(None, [said, *transport.warnings()]))
+            trace = "\n".join(filter(None, [said, *recorder.warnings()]))
             return {"error": text, "traceback": failure.shortened(trace)}
 
     def _send(self, name: str, number: int, answer: Any) -> None:

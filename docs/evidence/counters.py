@@ -18,9 +18,8 @@ from docs.evidence.log import ROOT, Line, command_line, fill, interruptible, mar
 from suite.plan import cells
 from suite.plan.cells import Cell
 from suite.plan.workloads import BUILT_IN, Workload
-from suite.processes.answers import Counted, SetUp, Timed
 from suite.processes.group import Group
-from suite.processes.jobs import Job, Place, Prepared
+from suite.processes.jobs import Counted, Job, Place, Prepared, SetUp, Timed
 from suite.processes.pool import Pool
 from suite.records import counters
 from suite.records.counters import EXCHANGES, OTHERS, Counters

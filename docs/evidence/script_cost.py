@@ -25,9 +25,8 @@ import tempfile
 from pathlib import Path
 
 from docs.evidence.log import ROOT, markdown
-from suite.processes.answers import SetUp, Timed
 from suite.processes.channel import listen_on_loopback
-from suite.processes.jobs import Job, ModelSpec, Prepared, ScriptRun
+from suite.processes.jobs import Job, ModelSpec, Prepared, ScriptRun, SetUp, Timed
 from suite.processes.pool import Pool
 from suite.verdict.metrics import Interval, from_values, location, location_variance, t_quantile
 

@@ -17,15 +17,16 @@ from pathlib import Path
 
 import reference
 import suite
-from suite.base.checkout import Checkout
+from suite.base.git import Checkout, commit_here, digests
 from suite.plan.base import Base
 from suite.plan.cells import Side
+from suite.processes.channel import Value
 from suite.processes.failure import WorkerFailure, repeated
 from suite.processes.group import START_TIMEOUT_S, Group, dismiss
-from suite.processes.hosts import Hosts
+from suite.processes.hosts import Hosts, from_environment
 from suite.processes.jobs import Apart
-from suite.processes.messages import Value
 from suite.processes.pool import Pool
+from suite.room.devices import Devices, torch_build
 
 
 @dataclass(frozen=True)
@@ -206,3 +207,21 @@ class Sides:
             self._closing.enter_context(pool)
             self._by_python[python] = pool
         return self._by_python[python]
+
+
+def hosts_of(devices: Devices) -> Hosts | None:
+    """Return what the controller knows of its hosts; None for a run on one.
+
+    Raises:
+        ValueError: a variable of the environment is missing or wrong.
+    """
+    if devices.hosts == 1:
+        return None
+    here = Path.cwd()
+    return from_environment(
+        devices.hosts,
+        devices.per_host,
+        torch=torch_build().version,
+        commit=commit_here(here),
+        files=digests(here),
+    )

@@ -16,9 +16,9 @@ from typing import Any
 from suite.checks import failure_text
 from suite.plan.config import Config
 from suite.plan.scripts import Script, kept_as_they_are
+from suite.processes.channel import read
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import OUT, ScriptRun, WatchedScript
-from suite.processes.messages import read
 from suite.processes.pool import Pool
 from suite.room.devices import Devices
 from suite.script.items import ITEMS, Verdict

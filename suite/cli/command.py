@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
 
-from suite.processes.ending import as_interrupts
 from suite.records.files import RecordError, is_inside, read_model
 from suite.records.record import RECORD, Record
 from suite.room import quiet
-from suite.room.reading import printable
+from suite.room.errors import printable
+from suite.room.quiet import as_interrupts
 
 Value = TypeVar("Value")
 Known = TypeVar("Known")

@@ -14,7 +14,7 @@ from suite.records.files import is_inside, read_model, write_atomically
 from suite.records.record import RECORD, Record
 from suite.render import comparison as render
 from suite.render import html, markdown, terminal
-from suite.room.reading import printable
+from suite.room.errors import printable
 
 SUMMARY = "lay two runs side by side: what differs around them, and each cell's times and efficiency"
 MADE = "Made by python -m suite compare. It shows two runs and judges nothing."

@@ -17,7 +17,7 @@ from suite.records.baselines import Baseline
 from suite.records.files import RecordError, is_inside, read_model
 from suite.records.record import RECORD, Record
 from suite.render import pages
-from suite.room.reading import printable
+from suite.room.errors import printable
 
 SUMMARY = "write report.html, summary.md and index.html again, from what the records say"
 PYTEST_OPTIONS = False

@@ -21,9 +21,8 @@ from suite.cli.command import USAGE_ERROR, Stop, new_folder, positive, several, 
 from suite.plan.cells import Cell, short
 from suite.plan.config import Config
 from suite.plan.workloads import Recipe, no_recipe
-from suite.processes.answers import Epoch
 from suite.processes.failure import WorkerFailure
-from suite.processes.jobs import TrainingRecipe
+from suite.processes.jobs import Epoch, TrainingRecipe
 from suite.records.files import RecordError, keep_from_git, read_model, write_atomically
 from suite.records.record import Environment
 from suite.records.sweep import Setting, Sweep, Trained

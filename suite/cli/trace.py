@@ -19,9 +19,9 @@ from suite.base.sides import SidePool
 from suite.cli import pytest_run
 from suite.cli.command import Stop, new_folder, whole_number
 from suite.plan.cells import Arm, Cell
-from suite.processes.answers import Traced
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import START_TIMEOUT_S
+from suite.processes.jobs import Traced
 from suite.records.files import keep_from_git
 from suite.render.figures import legible
 from suite.run import preparing

@@ -18,7 +18,7 @@ class Base:
         label: for people, such as "ddp", "python3.12 (Python 3.12.3)" or "v1.0 (3f2a91c)".
         trainer: a table name, module:Class or path.py:Class; None is each cell's own.
         python: path of the interpreter of the base's workers.
-        commit: full object name; the user's repository is checked out there (`suite.base.checkout`).
+        commit: full object name; the user's repository is checked out there (`suite.base.git`).
         script: another training script, in the place of each cell's own.
     """
 

@@ -11,7 +11,7 @@ from typing import Literal
 Side = Literal["candidate", "base", "pinned"]
 
 SINGLE = "single"  # the plain trainer on one device, which every speed-up is measured against
-PLAIN = "suite.rank.independent:Independent"  # the same on each of k devices, without any exchange
+PLAIN = "suite.rank.planting:Independent"  # the same on each of k devices, without any exchange
 APART = "apart"  # in the place of a script, its ranks without any exchange
 MOST_PARTS = 8  # of a path or a module in a trainer's name; where they do not tell it from others, all of it does
 

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 
 from suite.processes import failure
-from suite.processes.channel import Channel, ChannelClosed, Message
-from suite.processes.messages import Answer, Ended, Tell, Value, read
+from suite.processes.channel import Answer, Channel, ChannelClosed, Ended, Message, Tell, Value, read
 from suite.room import limits
 
 if TYPE_CHECKING:

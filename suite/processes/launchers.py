@@ -12,9 +12,8 @@ from pathlib import Path
 import psutil
 
 from suite.processes import failure
-from suite.processes.channel import Channel
+from suite.processes.channel import Channel, Launcher
 from suite.processes.group import END_TIMEOUT_S
-from suite.processes.messages import Launcher
 
 
 class LauncherProcess:

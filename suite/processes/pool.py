@@ -23,13 +23,23 @@ import psutil
 import reference
 import suite
 from suite.processes import failure
-from suite.processes.channel import Channel, ChannelClosed, ChannelGarbled, Message, short
+from suite.processes.channel import (
+    Channel,
+    ChannelClosed,
+    ChannelGarbled,
+    Ended,
+    Hello,
+    Launcher,
+    Message,
+    Stacks,
+    Start,
+    read,
+    short,
+)
 from suite.processes.folder import FOLDER, TemporaryFolder, unusable
 from suite.processes.group import END_TIMEOUT_S, SEND_TIMEOUT_S, START_TIMEOUT_S, Group
-from suite.processes.hosts import Hosts, OtherHosts, network
+from suite.processes.hosts import SECRET, Handshake, Hosts, OtherHosts, network
 from suite.processes.launchers import LauncherProcess, Launchers
-from suite.processes.messages import Ended, Hello, Launcher, Stacks, Start, read
-from suite.processes.remote import SECRET, Handshake
 from suite.room import limits, quiet
 
 CATCH_UP_S = 1.0  # with what has arrived by a deadline; a peer may send without end

@@ -24,11 +24,10 @@ from reference.loss import why_unfit
 from reference.models.init import build
 from reference.nest import Nest
 from suite.processes import hosts
-from suite.processes.answers import Counted, Traced
 from suite.processes.folder import FOLDER
-from suite.processes.jobs import LOADERS, READ_AHEAD, Job, ModelSpec, Place, Prepared
+from suite.processes.jobs import LOADERS, READ_AHEAD, Counted, Job, ModelSpec, Place, Prepared, Traced
 from suite.properties import contract
-from suite.rank import counting, kept, transport
+from suite.rank import counting, kept, recorder
 from suite.rank.finite import first_bad_sample
 from suite.rank.timing import require_finite, window
 from suite.room import accelerator, limits, quiet
@@ -69,7 +68,7 @@ def settle(rank: int, place: Place) -> list[torch.device]:
     else:
         share_quota(len(devices))
         torch.accelerator.set_device_index(devices[0])
-        transport.listen()
+        recorder.log_nccl()
     return devices
 
 

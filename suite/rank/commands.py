@@ -24,33 +24,31 @@ import torch
 from torch import distributed as dist
 
 from reference.load import load_object
-from suite.processes.answers import (
-    Connected,
-    Counted,
-    Epoch,
-    Parameters,
-    Probed,
-    SetUp,
-    Timed,
-    TorchGpu,
-    TorchGpus,
-    Traced,
-)
+from suite.processes.channel import read
 from suite.processes.folder import FOLDER
 from suite.processes.jobs import (
     OUT,
     Apart,
     CaseJob,
+    Connected,
+    Counted,
+    Epoch,
     Exchange,
     Job,
     ModelJob,
+    Parameters,
     Place,
     Prepared,
+    Probed,
     ScriptRun,
+    SetUp,
+    Timed,
+    TorchGpu,
+    TorchGpus,
+    Traced,
     TrainingRecipe,
     WatchedScript,
 )
-from suite.processes.messages import read
 from suite.properties import compared, contract, one_device
 from suite.properties import observe as observation
 from suite.properties import trainer as trainer_checks
@@ -58,10 +56,9 @@ from suite.properties.answers import Described, Judgement, Observed
 from suite.properties.case import Case
 from suite.properties.seen import Seen
 from suite.rank import arm as arms
-from suite.rank import collectives, counting, kept, memory, own_model, purity, training, transport
+from suite.rank import collectives, counting, kept, own_model, purity, recorder, training
 from suite.rank.finite import first_not_finite
-from suite.rank.others import Others
-from suite.rank.timing import LossNotFinite
+from suite.rank.timing import LossNotFinite, Others
 from suite.room import accelerator
 from suite.script import isolation, recording
 from suite.script import judge as script_judge
@@ -249,7 +246,7 @@ def judge_script(state: State, folder: str, ranks: int, replay: str, parts: int,
 def window(state: State, name: str, steps: int, lead_in: int = 0, keeps: bool = False) -> Timed:
     """Time one window of the arm that was set up under this name, as `suite.rank.timing.window` does."""
     timed = state.timed[name]
-    peak = memory.Peak(timed.devices)
+    peak = counting.Peak(timed.devices)
     duration_ns, others_ns = _beside_others(timed, partial(timed.window, steps, lead_in, keeps=keeps))
     held = peak.read()
     if (apart := state.unproven.pop(name, None)) is not None:  # after the first window, because a step may import
@@ -269,8 +266,8 @@ def parameters(state: State, name: str) -> Parameters:
 
 
 def connections(state: State) -> Connected:
-    """Return how NCCL connected this process, as `suite.rank.transport.logged` does."""
-    return Connected(transport.logged())
+    """Return how NCCL connected this process, as `suite.rank.recorder.logged` does."""
+    return Connected(recorder.logged())
 
 
 def close(state: State, name: str) -> dict[str, Any]:

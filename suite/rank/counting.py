@@ -1,8 +1,13 @@
-"""Counts what training steps do: collectives, operators, synchronisations, compilations (worker's side).
+"""Counts what training steps do, and the most memory that this process holds meanwhile (worker's side).
 
 Each step is recorded by torch.profiler on every thread, because the replicas of a trainer that drives several CPU
 devices have threads of their own, which a dispatch mode does not reach. A collective is counted where it is dispatched
 (`c10d::`), which includes those of C++ code, such as DistributedDataParallel's reducer.
+
+On accelerators torch's allocator tells the memory. On a CPU the kernel does: the resident size of the process, which
+includes the pages of libraries and of the mapped dataset, and what the allocator keeps between steps. Not covered:
+memory of an accelerator that torch's allocator does not hand out, such as CUDA's context and NCCL's buffers.
+
 `docs/metrics.md` defines every counter, and says what none of them sees.
 """
 
@@ -10,9 +15,12 @@ from __future__ import annotations
 
 import math
 import os
+import re
+import resource
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -26,8 +34,8 @@ from reference import calling, nest
 from reference.all_reduce.traffic import count_traffic
 from reference.nest import Nest
 from reference.per_device import synchronize
-from suite.processes.answers import Counted, Tally
-from suite.rank.memory import Peak
+from suite.processes.jobs import Counted, PeakMemory, Tally
+from suite.room import accelerator
 
 # By default only the thread that starts the profiler is recorded, and those of autograd that serve it.
 EVERY_THREAD = _ExperimentalConfig(profile_all_threads=True)
@@ -55,6 +63,11 @@ SYNCHRONISING = frozenset(
 LAUNCHES = ("LaunchKernel", "LaunchCooperativeKernel")  # in cudaLaunchKernelExC, __cudaLaunchKernel, hipLaunchKernel
 NOT_KERNELS = ("Memcpy", "Memset", "CopyHostTo", "CopyDeviceTo", "FillBuffer")  # that a device does besides
 ALWAYS = ("operator", "gradient bucket", "host-device synchronisation", "compiled region", "recompilation")
+OWN = Path("/proc/self")
+RESET = "5"  # written to clear_refs it makes VmHWM the present size (proc(5))
+PEAK = re.compile(r"^VmHWM:\s*(\d+) kB$", re.MULTILINE)
+MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes; getrusage(2)
+
 
 Key = tuple[str, str, Literal["calls", "bytes"]]  # what, dtype, unit
 
@@ -200,3 +213,66 @@ def of_a_sample(model: nn.Module, X: Nest, y: Nest) -> int:
     except Exception:  # whatever a model of the user's own raises on a device that it was not made for
         return 0
     return int(counter.get_total_flops())
+
+
+class Peak:
+    """The peak of this process from the moment this object is made."""
+
+    def __init__(self, devices: Iterable[torch.device], own: Path = OWN) -> None:
+        """Let the peak begin with what is held now.
+
+        Args:
+            devices: of this process.
+            own: the kernel's folder on this process.
+        """
+        every = list(dict.fromkeys(devices))
+        self._own = own
+        self._accelerators = [device for device in every if device.type != "cpu"]
+        self._on_cpu = len(self._accelerators) < len(every)
+        self._before = [torch.accelerator.memory_allocated(device) for device in self._accelerators]
+        for device in self._accelerators:
+            torch.accelerator.reset_peak_memory_stats(device)
+        self._reset = self._on_cpu and _reset(own)
+
+    def read(self) -> PeakMemory:
+        """Return the peak until now; accelerators in the order of the devices."""
+        resident_bytes, since_start = None, False
+        if self._on_cpu:
+            resident_bytes = _peak_bytes(self._own) if self._reset else None
+            if since_start := resident_bytes is None:
+                resident_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT
+        reserved = [torch.accelerator.max_memory_reserved(device) for device in self._accelerators]
+        kept = map(torch.accelerator.memory_reserved, self._accelerators)
+        return PeakMemory(
+            allocated_bytes=self._allocated(),
+            reserved_bytes=tuple(reserved),
+            resident_bytes=resident_bytes,
+            since_start=since_start,
+            returned_bytes=tuple(most - now for most, now in zip(reserved, kept, strict=True)),
+            free_bytes=tuple(map(accelerator.free_bytes, self._accelerators)),
+        )
+
+    def growth_bytes(self) -> int:
+        """Return by how much the allocated bytes grew at their peak, over all accelerators."""
+        return sum(self._allocated()) - sum(self._before)
+
+    def _allocated(self) -> tuple[int, ...]:
+        return tuple(torch.accelerator.max_memory_allocated(device) for device in self._accelerators)
+
+
+def _reset(own: Path) -> bool:
+    """Return whether the kernel lets the peak of the resident size be reset."""
+    try:
+        (own / "clear_refs").write_text(RESET, encoding="ascii")
+    except OSError:
+        return False
+    return True
+
+
+def _peak_bytes(own: Path) -> int | None:
+    """Return the peak of the resident size; None where the kernel does not say."""
+    try:
+        shown: Sequence[str] = PEAK.findall((own / "status").read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return None
+    return int(shown[0]) * 1024 if shown else None

@@ -1,19 +1,21 @@
-"""Faults planted into a right trainer for the drill: a slow step and a wrong gradient (in workers).
+"""Trainers that are spoilt on purpose (in workers): a slow step, a wrong gradient, and one without an exchange.
 
-Both are subclasses of that trainer, so processes, oracle, replicas and loss are its own.
+The drill plants the first two, which are subclasses of a right trainer, so processes, oracle, replicas and loss are
+its own.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
 from reference.per_device import synchronize
+from reference.trainers.single import Single
 from suite.properties.contract import load_trainer
 
 
@@ -93,3 +95,9 @@ def wrong(spec: str) -> type[Any]:
 
 def _world_size(trainer: Any, devices: Sequence[torch.device]) -> int:
     return len(devices) if trainer.processes == "one" else dist.get_world_size()
+
+
+class Independent(Single):
+    """`Single` in a process for each device."""
+
+    processes: ClassVar[Literal["one", "per-device"]] = "per-device"

@@ -23,8 +23,7 @@ from reference.models.init import build
 from reference.nest import Nest
 from reference.per_device import synchronize
 from reference.scatter import shard_bounds
-from suite.processes.answers import Epoch
-from suite.processes.jobs import Job, TrainingRecipe
+from suite.processes.jobs import Epoch, Job, TrainingRecipe
 from suite.properties import contract
 from suite.rank.arm import PARTS, make_trainer, open_dataset
 from suite.rank.finite import first_not_finite

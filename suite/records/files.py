@@ -18,8 +18,8 @@ from typing import TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from suite.room.errors import printable
 from suite.room.part import problem
-from suite.room.reading import printable
 
 _TEMPORARY = re.compile(r"\.[\w-]+\.(json|html|md)\.\w{8}")  # of `write_atomically`
 MAX_RECORD_BYTES = 64 * 1024 * 1024

@@ -13,8 +13,7 @@ from pydantic import AfterValidator, Field
 
 from suite.plan.cells import Side
 from suite.plan.workloads import Workload
-from suite.records.counters import Counters
-from suite.records.memory import RankMemory
+from suite.records.counters import Counters, RankMemory
 from suite.room.conditions import Conditions, interrupted
 from suite.room.hardware import Card
 from suite.room.part import Part

@@ -14,7 +14,7 @@ from rich.filesize import decimal
 
 from suite.plan.cells import SINGLE
 from suite.properties.answers import UNSEEN
-from suite.records import baselines, counters, memory
+from suite.records import baselines, counters
 from suite.records.record import (
     BarRecord,
     CellRecord,
@@ -304,8 +304,8 @@ def _fast(record: Record) -> Iterable[str]:
 
 def _memory(record: Record) -> Iterable[str]:
     """Yield the most memory that an arm reserved of a GPU; on CPUs it is only in the report."""
-    largest = max(record.arms, key=lambda arm: memory.most_reserved(arm.memory), default=None)
-    if largest is not None and (most := memory.most_reserved(largest.memory)):
+    largest = max(record.arms, key=lambda arm: counters.most_reserved(arm.memory), default=None)
+    if largest is not None and (most := counters.most_reserved(largest.memory)):
         sizes = [card.memory_bytes for card in record.machine.cards if card.memory_bytes]
         of = f" of {decimal(min(sizes))}" if sizes else ""
         yield f"at most {decimal(most)}{of} reserved on a GPU, by {largest.id}"

@@ -21,11 +21,10 @@ import psutil
 from suite.room import limits
 from suite.room.conditions import Conditions, limit_cores
 from suite.room.devices import Devices
-from suite.room.errors import MORE_SHARED_MEMORY
+from suite.room.errors import MORE_SHARED_MEMORY, content, printable
 from suite.room.gpus import Gpus
 from suite.room.meter import CPUS, Meter, family
 from suite.room.quiet import available_cores
-from suite.room.reading import content, printable
 
 NAMED_CORES = 0.05  # 1.5 ticks of the clock in a sample of 0.3 s; a single tick may be rounding
 BUSY_GPU_PERCENT = 5

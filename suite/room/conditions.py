@@ -21,7 +21,7 @@ machine's cores, there are three fields of each of them. A block is marked beyon
 marks about one in a thousand of the blocks that are just at the limit, and fewer of the others. A single shorter burst
 is not seen; the faster half of the windows hardly moves with it.
 
-**Windows.** On a CPU a rank also tells for how long others had its own cores (`suite.rank.others`), to the microsecond.
+**Windows.** On a CPU a rank also tells for how long others had its own cores (`suite.rank.timing`), to the microsecond.
 A kernel's thread that runs for 20 ms in every second is far below the limit of a block, and lengthens every sixth
 window of two ranks by a sixth; on an idle 2-core machine others had half a percent of a window. A window in which they
 had more than 5 % is disturbed. What a trainer itself does on its cores, in whichever thread, is its own; where it has

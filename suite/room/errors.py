@@ -1,4 +1,4 @@
-"""What an exception says, also where it cannot say it, and what to do on a runner about it. Standard library only.
+"""What exceptions and files of other programs say, and what to do on a runner about it. Standard library only.
 
 Most causes in NVIDIA's driver, CUDA and NVML are found before anything is measured (`suite.room.devices`,
 `suite.run.confirming`). The others are what a worker's exception says, whose text names the cause in the words of CUDA
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 OLDER_BUILDS = "https://download.pytorch.org/whl/cu126"  # of CUDA 12
 # The driver that a major version of CUDA needs (NVIDIA, "CUDA Compatibility", "Minor Version Compatibility", table 1).
@@ -112,3 +112,16 @@ def _refuses_targets(error: BaseException, text: str) -> bool:
     codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     where = [(code.co_name, PurePath(code.co_filename).parts[-3:]) for code in codes[-1:]]
     return where == [("cross_entropy", ("torch", "nn", "functional.py"))]
+
+
+def content(path: Path) -> str:
+    """Return the text in a file of the kernel's, without white space around it; "" where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def printable(text: str, most: int = 500) -> str:
+    """Return the beginning of a text that any file may hold, without characters that a terminal would obey."""
+    return "".join(character if character.isprintable() else "?" for character in text[:most])

@@ -24,9 +24,9 @@ import psutil
 from suite.room import gpus
 from suite.room.conditions import TICK_S, Conditions, resolution_s
 from suite.room.devices import Devices
+from suite.room.errors import content
 from suite.room.gpus import GpuReading, Gpus
 from suite.room.quiet import available_cores
-from suite.room.reading import content
 
 CPUS = Path("/sys/devices/system/cpu")
 STAT = Path("/proc/stat")

@@ -1,4 +1,4 @@
-"""Prepare a process for measuring, so that two equal groups measure equal.
+"""Prepare a process for measuring, so that two equal groups measure equal, and for its end, so that nothing is left.
 
 On a CPU: each rank on its own core, one thread a rank, and an allocator that keeps its memory instead of returning it
 after every step and faulting it in again. The allocator is configured before a process starts. docs/log.md has the
@@ -13,9 +13,11 @@ import gc
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 
 _KEEP_BYTES = str(1 << 30)
 
@@ -154,3 +156,29 @@ def adopt_orphans() -> None:
     """Ask the kernel to make this process the parent of every descendant whose own parent ends (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # a CI system cancels a job; a terminal closes
+
+
+@contextlib.contextmanager
+def as_interrupts() -> Iterator[None]:
+    """Raise KeyboardInterrupt, with the signal's name as its text, where one of `SIGNALS` arrives.
+
+    A signal that is ignored (`nohup`) or handled by other code keeps its handler. Without effect outside of the main
+    thread, which alone may set handlers.
+    """
+    ours = []
+    if threading.current_thread() is threading.main_thread():
+        ours = [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from suite.room.errors import content
 from suite.room.nvml import Gpu, visible
-from suite.room.reading import content
 
 SYSTEM = Path("/sys")
 NODES = Path("class/kfd/kfd/topology/nodes")  # below SYSTEM; a node is a CPU or a GPU

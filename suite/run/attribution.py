@@ -16,8 +16,8 @@ from typing import Any
 
 from suite.plan import cells
 from suite.plan.cells import Arm, Cell, Side
-from suite.processes.answers import Probed
 from suite.processes.failure import WorkerFailure
+from suite.processes.jobs import Probed
 from suite.records import record
 from suite.records.record import Missing
 from suite.room.conditions import LIMIT_CORES

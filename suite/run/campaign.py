@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from suite.base.checkout import CheckoutError
-from suite.base.several import hosts_of
-from suite.base.sides import Sides
+from suite.base.git import CheckoutError
+from suite.base.sides import Sides, hosts_of
 from suite.plan import cells
 from suite.plan.cells import SINGLE, Arm, Cell
 from suite.processes.failure import WorkerFailure

@@ -16,10 +16,9 @@ from typing import Any
 
 from suite.base.sides import SidePool
 from suite.plan.collectives import IN_PROCESS, LARGE_BYTES, SIZES_BYTES, CollectiveCell
-from suite.processes.answers import Timed
 from suite.processes.failure import WorkerFailure, repeated
 from suite.processes.group import START_TIMEOUT_S, Group, dismiss
-from suite.processes.jobs import Exchange
+from suite.processes.jobs import Exchange, Timed
 from suite.records.record import CollectivePoint, CollectiveRecord, Timing
 from suite.run import blocks
 from suite.run.plan import Plan

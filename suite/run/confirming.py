@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from suite.processes.answers import TorchGpus
 from suite.processes.failure import WorkerFailure
+from suite.processes.jobs import TorchGpus
 from suite.processes.pool import Pool
 from suite.room import errors
 from suite.room.devices import Survey, survey

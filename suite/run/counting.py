@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from suite.plan.cells import Arm, Cell, Side
-from suite.processes.answers import Counted
 from suite.processes.failure import WorkerFailure
+from suite.processes.jobs import Counted
 from suite.records import counters
 from suite.records.counters import Change, Counters
 from suite.records.record import CheckRecord, Missing

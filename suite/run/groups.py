@@ -12,11 +12,10 @@ from operator import methodcaller
 from pathlib import Path
 
 from suite.plan.cells import Arm
-from suite.processes.answers import Timed
+from suite.processes.channel import Value
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
-from suite.processes.jobs import LOADERS, READ_AHEAD, Job
-from suite.processes.messages import Value
+from suite.processes.jobs import LOADERS, READ_AHEAD, Job, Timed
 from suite.room import limits
 from suite.room.check import SHARED_MEMORY
 from suite.room.errors import MORE_SHARED_MEMORY

@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from suite.processes.answers import Epoch
-from suite.processes.jobs import Job, TrainingRecipe
+from suite.processes.jobs import Epoch, Job, TrainingRecipe
 from suite.render.characters import sparkline
 from suite.run.plan import FIRST_STEP_TIMEOUT_S
 from suite.run.session import Say

@@ -23,8 +23,8 @@ from suite.processes.failure import harmless
 from suite.records.record import MAX_VARIABLES, Machine
 from suite.room import hardware, nvml, quiet, rocm
 from suite.room.devices import Build, Devices, torch_build
+from suite.room.errors import content
 from suite.room.nvml import Cards, Gpu
-from suite.room.reading import content
 
 HOST_ID = "SCALING_HOST_ID"  # the environment variable that names this host, where its own marks do not last
 # What changes speed or results on a GPU, as torch, NCCL, cuBLAS and the driver read it, and their twins of AMD.

@@ -17,8 +17,7 @@ from suite.properties.answers import About
 from suite.records import record
 from suite.records.baselines import Identity
 from suite.records.calibration import Entry
-from suite.records.counters import Counters
-from suite.records.memory import RankMemory
+from suite.records.counters import Counters, RankMemory
 from suite.room.conditions import Conditions, disturbed
 from suite.run import blocks
 from suite.run.plan import Plan
@@ -176,7 +175,7 @@ class Observations:
         sample_flop: floating-point operations of training on one sample, by arm; 0 where they were not counted.
         work: rows of minibatches and backward passes in an update of a script's rank, by arm; 0 where not known.
         memory: the peak memory of each rank, by arm.
-        transports: how NCCL connected the ranks, by arm; in the terms of `suite.rank.transport.said`.
+        transports: how NCCL connected the ranks, by arm; in the terms of `suite.rank.recorder.said`.
         counters: what one step does, by arm.
         uncounted: arms whose steps could not be counted, and why.
         sessions: those that ended, and the last one where it was cut short.

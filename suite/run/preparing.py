@@ -12,7 +12,7 @@ from pathlib import Path
 
 from reference.schedule import scale
 from reference.trainers import TRAINERS
-from suite.base.checkout import CheckoutError
+from suite.base.git import CheckoutError
 from suite.base.sides import Sides
 from suite.plan.cells import APART, PLAIN, SINGLE, Arm
 from suite.plan.scripts import kept_as_they_are

@@ -15,10 +15,10 @@ from functools import partial
 from suite.base.sides import SidePool
 from suite.plan.cells import Arm, Side, short
 from suite.plan.scripts import divided_twice
-from suite.processes.answers import Connected, Parameters, SetUp, Timed
 from suite.processes.failure import LauncherEnded, WorkerFailure, repeated
 from suite.processes.group import START_TIMEOUT_S, dismiss
-from suite.records import memory, record
+from suite.processes.jobs import Connected, Parameters, SetUp, Timed
+from suite.records import counters, record
 from suite.room.conditions import Conditions, disturbed
 from suite.room.meter import Meter
 from suite.room.quiet import available_cores
@@ -291,7 +291,7 @@ class Sessions:
             now = self._at_once(groups, waiting)
             stepped = groups.request_at_once(now, Timed, "window", self._run.plan.first_step_s, steps=lambda _: 1)
             for arm, answers in stepped.items():
-                held = memory.most_reserved(memory.largest((), [answer.memory for answer in answers]))
+                held = counters.most_reserved(counters.largest((), [answer.memory for answer in answers]))
                 self._step_bytes[arm.workload] = max(held, self._step_bytes.get(arm.workload, 0))
             waiting = [arm for arm in waiting if arm not in now]
 
@@ -408,7 +408,7 @@ class Sessions:
         if not answers:
             return None
         held = [answer.memory for answer in answers]
-        self._run.memory[arm] = memory.largest(self._run.memory.get(arm, ()), held)
+        self._run.memory[arm] = counters.largest(self._run.memory.get(arm, ()), held)
         return timing(answers)
 
     def _check_parameters(self, groups: Groups, timed: Sequence[Arm]) -> None:

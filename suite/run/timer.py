@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from suite.processes.answers import Probed, Timed
-from suite.processes.jobs import READ_AHEAD
+from suite.processes.jobs import READ_AHEAD, Probed, Timed
 from suite.records.record import Timing
 
 # A window is long compared with the microseconds of the clock and of the barrier, and short compared with the seconds

@@ -25,8 +25,7 @@ ERRORS = re.compile(r"(\w*Error|\w*Exception|\w*Failure|Stop|WrongSum|LossNotFin
 # What returns or collects the text of a message that its caller raises or shows: functions and tables.
 WRITERS = {
     "suite/base/bases.py": ("_no_such_commit", "_why_not_run"),
-    "suite/base/checkout.py": ("_remedy",),
-    "suite/base/git.py": ("NO_COMMIT",),
+    "suite/base/git.py": ("NO_COMMIT", "_remedy"),
     "suite/plan/config.py": ("misfit",),
     "suite/plan/workloads.py": ("no_recipe",),
     "suite/plugin.py": ("_missing_devices", "pytest_collection_modifyitems"),

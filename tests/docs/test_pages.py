@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from suite.options import OPTIONS
-from suite.processes.hosts import ENDPOINT, JOINING, RUN_ID
-from suite.processes.remote import SECRET
+from suite.processes.hosts import ENDPOINT, JOINING, RUN_ID, SECRET
 from suite.records.record import CellRecord
 from suite.render.job_summary import VARIABLE
 from suite.room import devices

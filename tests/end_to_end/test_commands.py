@@ -133,7 +133,7 @@ def test_both_faults_turn_the_gate_red(project: Project) -> None:
 def test_a_drill_that_is_killed_or_cancelled_ends_its_gate(tmp_path: Path, name: str) -> None:
     """The gate ends by KeyboardInterrupt, and so in order: it has workers to end and a record to write."""
     (tmp_path / "test_gate.py").write_text(
-        "import os, time\nfrom pathlib import Path\nfrom suite.processes.ending import as_interrupts\n"
+        "import os, time\nfrom pathlib import Path\nfrom suite.room.quiet import as_interrupts\n"
         "def test_gate():\n"
         "    try:\n"
         "        with as_interrupts():\n"
@@ -143,7 +143,7 @@ def test_a_drill_that_is_killed_or_cancelled_ends_its_gate(tmp_path: Path, name:
         "        Path('ended').touch()\n"
     )
     code = (
-        "from suite.cli import drill\nfrom suite.processes.ending import as_interrupts\n"
+        "from suite.cli import drill\nfrom suite.room.quiet import as_interrupts\n"
         "with as_interrupts(): drill._pytest(['test_gate.py'], ['-p', 'no:cacheprovider'])\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}

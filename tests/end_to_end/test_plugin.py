@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from suite.rank.others import CPUS
+from suite.rank.timing import CPUS
 from tests.support import trainers_under_test
 from tests.support.project import REPOSITORY, Project, needs_two_cores
 

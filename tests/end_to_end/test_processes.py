@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from suite.base.several import hosts_of
+from suite.base.sides import hosts_of
 from suite.processes import channel, reaper
 from suite.processes.failure import WorkerFailure
 from suite.processes.pool import Pool

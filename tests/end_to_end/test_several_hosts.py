@@ -33,7 +33,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from suite.base.several import hosts_of
+from suite.base.sides import hosts_of
 from suite.processes.pool import Pool
 from suite.room import devices
 from tests.support import controlling

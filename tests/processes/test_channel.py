@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suite.processes import channel
-from suite.processes.answers import Epoch, Probed, Timed, Traced
-from suite.processes.channel import Channel, ChannelClosed, ChannelGarbled, encode
-from suite.processes.messages import Ended, Exit, Start, read
+from suite.processes.channel import Channel, ChannelClosed, ChannelGarbled, Ended, Exit, Start, encode, read
+from suite.processes.jobs import Epoch, Probed, Timed, Traced
 from suite.properties.answers import About, Described, Judgement
 
 

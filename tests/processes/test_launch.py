@@ -14,8 +14,7 @@ from unittest import mock
 import psutil
 
 from suite.checks.bench import Bench
-from suite.processes.channel import Channel
-from suite.processes.messages import Start
+from suite.processes.channel import Channel, Start
 from tests.support import on_ranks
 
 HERE = "tests.processes.test_launch"

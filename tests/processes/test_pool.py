@@ -20,12 +20,10 @@ import pytest
 
 from suite.checks.bench import Bench
 from suite.processes import failure
-from suite.processes.answers import SetUp, Timed
-from suite.processes.channel import Channel
+from suite.processes.channel import Channel, Ended
 from suite.processes.failure import LAST_CALL, WorkerFailure, behind, silent
 from suite.processes.group import Group, dismiss
-from suite.processes.jobs import Job, Prepared
-from suite.processes.messages import Ended
+from suite.processes.jobs import Job, Prepared, SetUp, Timed
 from suite.processes.pool import Pool
 from suite.records.record import CellRecord
 from tests.support import records, trainers_under_test

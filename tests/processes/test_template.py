@@ -18,8 +18,7 @@ import pytest
 
 from suite import template
 from suite.checks.bench import Bench
-from suite.processes.channel import Channel, ChannelClosed
-from suite.processes.messages import Ended, Exit, Start
+from suite.processes.channel import Channel, ChannelClosed, Ended, Exit, Start
 from suite.processes.pool import Pool
 from suite.room import limits
 from tests.support import on_ranks

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from suite.plan.cells import Arm
-from suite.processes.answers import PeakMemory, Timed
+from suite.processes.jobs import PeakMemory, Timed
 from suite.room.conditions import Conditions
 from suite.room.devices import Devices
 from suite.run.groups import Groups

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from suite.base.checkout import CheckoutError
+from suite.base.git import CheckoutError
 from suite.plan.base import Base
 from suite.plan.cells import Arm, Cell, Side
 from suite.plan.collectives import CollectiveCell

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from suite.processes import remote
+from suite.processes import hosts
 from suite.processes.failure import WorkerFailure
 from suite.processes.group import Group
 from suite.processes.pool import Pool
@@ -61,7 +61,7 @@ def check_and_lose(pool: Pool, devices: Devices) -> None:
 
 def lose_cable(pool: Pool, devices: Devices) -> None:
     """Ask two hosts something after the second one's cable was pulled out, and then the first one alone."""
-    remote.KEEPALIVE["TCP_USER_TIMEOUT"] //= 6  # 5 s; connections are made after this
+    hosts.KEEPALIVE["TCP_USER_TIMEOUT"] //= 6  # 5 s; connections are made after this
     group = pool.group("both", devices.hosts)
     group.wait_connected()
     print("pull the cable", flush=True)

@@ -21,10 +21,9 @@ from unittest.mock import patch
 from suite.plan.base import Base
 from suite.plan.cells import PLAIN, Arm, Cell, Side
 from suite.plan.config import Config
-from suite.processes.answers import PeakMemory
+from suite.processes.channel import Value
 from suite.processes.failure import WorkerFailure
-from suite.processes.jobs import Job, Prepared, TrainingRecipe
-from suite.processes.messages import Value
+from suite.processes.jobs import Job, PeakMemory, Prepared, TrainingRecipe
 from suite.properties.answers import About
 from suite.room.devices import Devices
 from suite.room.hardware import Card

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from reference.trainers.ddp import DDPTrainer
 from reference.trainers.scratch import Scratch
 from reference.trainers.single import Single
-from suite.rank import transport
+from suite.rank import recorder
 
 
 class Same(DDPTrainer):
@@ -230,8 +230,8 @@ class Warned(Single):
     """Fails as where NCCL does: with little in the exception, and the cause in NCCL's log."""
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        transport.listen()
-        Path(os.environ[transport.FILE]).write_text("node7:4021:4078 [0] init.cc:9 NCCL WARN no NVLS here\n")
+        recorder.log_nccl()
+        Path(os.environ[recorder.FILE]).write_text("node7:4021:4078 [0] init.cc:9 NCCL WARN no NVLS here\n")
         raise RuntimeError("ncclUnhandledCudaError")
 
 

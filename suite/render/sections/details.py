@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from suite.records import counters, memory
+from suite.records import counters
 from suite.records.record import Record, Session
 from suite.render import figures, lead
 from suite.render.document import Facts, Fold, Lines, Section, Table, Text
@@ -44,7 +44,7 @@ _COUNTS = (
 
 def held(record: Record) -> Section:
     """Return peak memory of each arm, and how NCCL connected its GPUs; open on GPUs."""
-    most = [(arm.id, words) for arm in record.arms if (words := memory.shown(arm.memory))]
+    most = [(arm.id, words) for arm in record.arms if (words := counters.memory_shown(arm.memory))]
     connected = [(arm.id, ", ".join(arm.transports)) for arm in record.arms if arm.transports]
     blocks = lead.told(record, "memory")
     if most:

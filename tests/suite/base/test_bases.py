@@ -279,7 +279,7 @@ class TestNothing:
 
 
 def test_torch_is_not_loaded_to_find_a_base() -> None:
-    imports = "import sys, suite.base.bases, suite.base.checkout, suite.rank.purity"
+    imports = "import sys, suite.base.bases, suite.base.git, suite.rank.purity"
     code = f"{imports}; assert 'torch' not in sys.modules"
     subprocess.run([INTERPRETER, "-c", code], check=True, cwd=REPOSITORY)
 

@@ -14,7 +14,7 @@ import pytest
 import reference
 import suite
 from suite.base import bases, sides
-from suite.base.checkout import CheckoutError
+from suite.base.git import CheckoutError
 from suite.base.sides import Sides
 from suite.plan.base import Base
 from tests.support.repositories import Repository

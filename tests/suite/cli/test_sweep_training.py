@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from suite.cli import sweep as command
-from suite.processes.answers import Epoch
 from suite.processes.failure import WorkerFailure
-from suite.processes.jobs import Prepared
+from suite.processes.jobs import Epoch, Prepared
 from suite.records.sweep import Setting, Trained
 from suite.run.plan import FIRST_STEP_TIMEOUT_S
 from suite.run.session import Say

@@ -19,10 +19,8 @@ from suite.cli.pytest_run import select
 from suite.plan import cells
 from suite.plan.cells import Cell
 from suite.plan.workloads import Workload
-from suite.processes.answers import Traced
-from suite.processes.channel import encode
-from suite.processes.jobs import Place
-from suite.processes.messages import read
+from suite.processes.channel import encode, read
+from suite.processes.jobs import Place, Traced
 from suite.rank import arm
 from suite.rank.arm import TracedArm
 from suite.room import devices

@@ -16,8 +16,8 @@ import pytest
 
 import torch_scaling_suite
 from suite.processes import hosts
+from suite.processes.hosts import SECRET
 from suite.processes.pool import Pool
-from suite.processes.remote import SECRET
 from suite.room.quiet import available_cores
 from suite.run import execute
 from tests.support import collecting, trainers_under_test

@@ -1,11 +1,16 @@
-"""What is counted in real steps: real ranks and collectives, threads, compiled code."""
+"""What is counted in real steps: real ranks and collectives, threads, compiled code, memory, FLOP.
+
+The allocators of GPUs are scripted; the FLOP of a model are compared with those counted by hand.
+"""
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +23,13 @@ from docs.evidence import counters as evidence
 from reference.models.init import build
 from reference.trainers.scratch import Scratch
 from suite.checks.bench import Bench
-from suite.processes.answers import Counted
-from suite.processes.messages import read
+from suite.processes.channel import read
+from suite.processes.jobs import Counted, PeakMemory
 from suite.properties.contract import load_trainer
 from suite.rank import counting
+from suite.rank.counting import MAXRSS_UNIT, Peak
 from suite.records.counters import EXCHANGES, OTHERS, Counters, changes, merged, not_reproducible, shown
-from tests.support import on_ranks
+from tests.support import on_ranks, own_signatures
 from tests.support.project import REPOSITORY
 
 CPU = torch.device("cpu")
@@ -223,3 +229,128 @@ def test_counting_loads_no_compiler_and_writes_nothing() -> None:
     command = [sys.executable, "-c", program]
     ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=90, check=True)
     assert (ended.stdout, ended.stderr) == ("[]\n", "")
+
+
+GPUS = [torch.device("cuda", index) for index in range(2)]
+LARGE = 100 << 20  # bytes; glibc gives an allocation of this size back to the kernel when it is freed
+
+
+class Allocators:
+    """What torch's allocators of two GPUs say: bytes now, their peak, and the peak of what they keep."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now, self.peak = dict.fromkeys(GPUS, 1000), dict.fromkeys(GPUS, 9000)
+        patch.setattr(torch.accelerator, "memory_allocated", self.now.__getitem__)
+        patch.setattr(torch.accelerator, "max_memory_allocated", self.peak.__getitem__)
+        patch.setattr(torch.accelerator, "max_memory_reserved", lambda gpu: 2 * self.peak[gpu])
+        patch.setattr(torch.accelerator, "memory_reserved", lambda gpu: 1200)
+        patch.setattr(torch.cuda, "mem_get_info", lambda gpu: (10**6 + gpu.index, 10**7))
+        patch.setattr(torch.accelerator, "reset_peak_memory_stats", lambda gpu: self.hold(gpu, 0))
+        patch.setattr(torch.accelerator, "synchronize", lambda gpu: None)
+
+    def hold(self, gpu: torch.device, more: int) -> None:
+        """Let a GPU hold this many bytes more for a moment."""
+        self.peak[gpu] = self.now[gpu] + more
+
+
+@pytest.fixture
+def allocators(monkeypatch: pytest.MonkeyPatch) -> Allocators:
+    return Allocators(monkeypatch)
+
+
+def test_the_peak_of_a_process_is_what_it_held_since_the_last_reset() -> None:
+    before = Peak([CPU])
+    torch.ones(LARGE, dtype=torch.uint8)
+    held, after = before.read(), Peak([CPU]).read()
+    assert held.resident_bytes is not None
+    assert after.resident_bytes is not None
+    assert held.resident_bytes - after.resident_bytes > 0.9 * LARGE
+    assert not held.since_start
+
+
+@pytest.mark.parametrize("folder", ["absent", "."])
+def test_a_kernel_that_resets_or_shows_no_peak_leaves_that_since_the_process_began(tmp_path: Path, folder: str) -> None:
+    """Where /proc is not mounted, and where it lacks the line (gVisor)."""
+    (tmp_path / "status").write_text("Name:\tpython\nVmRSS:\t  13404 kB\n")
+    held = Peak([CPU], tmp_path / folder).read()
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT
+    assert held.since_start
+    assert held.resident_bytes == pytest.approx(own, rel=0.01)
+
+
+def test_a_process_with_several_gpus_tells_the_peak_of_each(allocators: Allocators) -> None:
+    peak = Peak([*GPUS, GPUS[0]])
+    allocators.hold(GPUS[1], 500)
+    assert peak.read() == PeakMemory(
+        allocated_bytes=(1000, 1500),
+        reserved_bytes=(2000, 3000),
+        returned_bytes=(800, 1800),
+        free_bytes=(1_000_000, 1_000_001),
+    )
+
+
+@pytest.mark.parametrize("error", [AttributeError("module 'torch.openreg' has none"), RuntimeError("not supported")])
+def test_what_a_card_has_free_is_unknown_where_it_is_not_told(
+    allocators: Allocators, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuses(gpu: torch.device) -> None:
+        raise error
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", refuses)
+    assert Peak(GPUS).read().free_bytes == (0, 0)
+
+
+def test_the_counter_of_memory_is_what_the_peak_of_a_step_is_above_what_was_there(allocators: Allocators) -> None:
+    def step() -> None:
+        for gpu in GPUS:
+            allocators.hold(gpu, 500)
+
+    with pytest.warns(UserWarning, match="CUDA"):  # which the profiler misses here
+        counts = counting.one_step(step, GPUS)
+    assert counts["peak memory", "", "bytes"] == 1000
+
+
+LABELS = torch.zeros(7, dtype=torch.int64)
+
+
+class Looks(nn.Module):
+    """A layer that looks into its input, which has no values while FLOP are counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Map X (n, 4) to (n, 3)."""
+        return self.layer(X) if float(X.sum()) > 0 else X
+
+
+def test_a_gpts_flop_are_those_of_its_matrices_and_its_attention() -> None:
+    """Two for a multiply-add, three times the forward's; tokens have no gradient, and embedding is no product."""
+    net, tokens = build("gpt-tiny"), torch.zeros(5, 64, dtype=torch.int64)
+    before = [parameter.clone() for parameter in net.parameters()]
+    width, positions, blocks, vocabulary = 64, 64, 2, 32
+    matrices = blocks * 12 * width**2 + width * vocabulary
+    attention = blocks * 2 * positions * width  # scores and values, for each token
+    assert counting.of_a_sample(net, tokens, tokens) == 3 * 2 * positions * (matrices + attention)
+    assert all(torch.equal(*pair) for pair in zip(before, net.parameters(), strict=True))
+    assert all(parameter.grad is None and parameter.device.type == "cpu" for parameter in net.parameters())
+
+
+def test_images_and_nests_are_counted_too() -> None:
+    """A linear layer of 5 x 2 without a gradient of its input: forward, and that of the weight."""
+    assert counting.of_a_sample(build("toy"), torch.zeros(7, 5), LABELS) == 2 * 2 * 5 * 2
+    by_name = nn.ModuleDict({"toy": build("toy")})
+    by_name.forward = lambda X: by_name["toy"](X["image"])  # type: ignore[method-assign]
+    assert counting.of_a_sample(by_name, {"image": torch.zeros(7, 5)}, LABELS) == 2 * 2 * 5 * 2
+
+
+def test_a_model_that_takes_labels_is_counted_with_them() -> None:
+    """Two layers and a head, of all samples, which this model computes with labels only."""
+    width, backward = own_signatures.WIDTH, 3
+    expected = 2 * (backward * (width * width + 2 * width) + 2 * 5 * width)
+    assert counting.of_a_sample(own_signatures.NeedsLabels(), torch.zeros(7, 5), LABELS) == expected
+
+
+def test_a_model_that_needs_values_has_none() -> None:
+    assert counting.of_a_sample(Looks(), torch.ones(2, 4), LABELS[:2]) == 0

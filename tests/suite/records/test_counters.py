@@ -1,4 +1,4 @@
-"""Counters of a step: ranks put together, what changed in words, what is not compared."""
+"""Counters and peak memory of an arm: ranks put together, what changed in words, what is not compared."""
 
 from __future__ import annotations
 
@@ -6,8 +6,19 @@ from typing import Any
 
 import pytest
 
-from suite.processes.answers import Counted, Tally
-from suite.records.counters import Count, Counters, changes, merged, not_reproducible, shown
+from suite.processes.jobs import Counted, PeakMemory, Tally
+from suite.records.counters import (
+    Count,
+    Counters,
+    RankMemory,
+    changes,
+    largest,
+    memory_shown,
+    merged,
+    most_reserved,
+    not_reproducible,
+    shown,
+)
 
 MADE_WITH = "torch 2.15.0, definitions 1"
 
@@ -136,3 +147,39 @@ def test_a_table_shows_calls_dtypes_and_bytes() -> None:
     assert shown((count("operator", 3, most=4),)) == "3 to 4"
     assert shown((count("operator", (3, 5)),)) == "3 to 5"
     assert shown(()) == "-"
+
+
+MB = 10**6
+
+
+def on_gpus(*allocated: int) -> PeakMemory:
+    """Return a process's peak on several GPUs, of which twice as much is reserved."""
+    return PeakMemory(allocated_bytes=allocated, reserved_bytes=tuple(2 * each for each in allocated))
+
+
+def test_the_largest_of_all_windows_is_kept_of_each_gpu() -> None:
+    kept = largest(largest((), [on_gpus(1, 5), on_gpus(3)]), [on_gpus(2, 4), on_gpus(3)])
+    assert [rank.allocated_bytes for rank in kept] == [(2, 5), (3,)]
+    assert [rank.reserved_bytes for rank in kept] == [(4, 10), (6,)]
+    assert most_reserved(kept) == 10
+
+
+def test_a_rank_that_does_not_tell_is_empty() -> None:
+    assert largest((), [None, PeakMemory(resident_bytes=7)]) == (RankMemory(), RankMemory(resident_bytes=7))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ([], ""),
+        ([RankMemory()], ""),
+        ([RankMemory(resident_bytes=300 * MB)] * 2, "300.0 MB resident"),
+        ([RankMemory(resident_bytes=300 * MB, since_start=True)], "300.0 MB resident (since the process began)"),
+        (
+            largest((), [on_gpus(10 * MB), on_gpus(12 * MB)]),
+            "10.0 MB to 12.0 MB in tensors, 20.0 MB to 24.0 MB reserved",
+        ),
+    ],
+)
+def test_peak_memory_in_words(ranks: list[RankMemory], words: str) -> None:
+    assert memory_shown(ranks) == words

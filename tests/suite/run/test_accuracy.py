@@ -12,9 +12,8 @@ import pytest
 
 from suite.plan.cells import Arm, Cell
 from suite.plan.workloads import BUILT_IN, Recipe
-from suite.processes.answers import Epoch
 from suite.processes.failure import WorkerFailure
-from suite.processes.jobs import Prepared
+from suite.processes.jobs import Epoch, Prepared
 from suite.records.baselines import AcceptedNet, Baseline
 from suite.room.devices import Devices
 from suite.run import accuracy

@@ -14,8 +14,8 @@ from suite.plan import cells
 from suite.plan.cells import PLAIN, Arm, Cell, Side
 from suite.plan.scripts import Script
 from suite.plan.workloads import of_script
-from suite.processes.answers import Probed
 from suite.processes.failure import WorkerFailure
+from suite.processes.jobs import Probed
 from suite.properties.answers import About
 from suite.records.record import Probe, WaterfallRecord
 from suite.run import attribution, results

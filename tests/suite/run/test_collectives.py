@@ -18,9 +18,8 @@ from suite.checks.bench import Bench
 from suite.plan import collectives as collective_cells
 from suite.plan.collectives import IN_PROCESS, SIZES_BYTES, CollectiveCell, sweeps
 from suite.plan.config import Config
-from suite.processes.answers import Timed
 from suite.processes.failure import WorkerFailure
-from suite.processes.jobs import Exchange
+from suite.processes.jobs import Exchange, Timed
 from suite.rank import collectives
 from suite.room import devices
 from suite.room.quiet import available_cores

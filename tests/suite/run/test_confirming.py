@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from suite.processes.answers import TorchGpu, TorchGpus
 from suite.processes.group import START_TIMEOUT_S
+from suite.processes.jobs import TorchGpu, TorchGpus
 from suite.room import rocm
 from suite.room.devices import Survey
 from suite.run import confirming

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from suite.plan.base import Base
-from suite.processes.answers import Counted, Tally
 from suite.processes.failure import WorkerFailure
+from suite.processes.jobs import Counted, Tally
 from suite.records import baselines
 from suite.records.baselines import Baseline
 from suite.records.counters import Counters, merged

@@ -12,9 +12,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from suite.processes.answers import PeakMemory, Timed
 from suite.processes.failure import WorkerFailure
-from suite.processes.jobs import LOADERS, READ_AHEAD
+from suite.processes.jobs import LOADERS, READ_AHEAD, PeakMemory, Timed
 from suite.room.devices import Devices
 from suite.room.hardware import Card
 from suite.run import groups

@@ -22,14 +22,13 @@ from reference.models.init import build
 from reference.trainers.scratch import Scratch
 from reference.trainers.single import Single
 from suite.checks.bench import Bench
-from suite.processes.answers import Epoch, Probed, SetUp, Timed
 from suite.processes.failure import WorkerFailure
 from suite.processes.hosts import STORE
-from suite.processes.jobs import Prepared, TrainingRecipe
+from suite.processes.jobs import Epoch, Prepared, Probed, SetUp, Timed, TrainingRecipe
 from suite.rank import commands
 from suite.rank.arm import TimedArm, make_trainer, open_dataset, prepare_dataset
 from suite.rank.commands import State
-from suite.rank.others import Others
+from suite.rank.timing import Others
 from suite.rank.training import Training
 from suite.render.characters import sparkline
 from suite.room import accelerator

@@ -16,9 +16,9 @@ from suite.checks.bench import Bench
 from suite.plan.cells import Arm, Cell
 from suite.plan.scripts import Script
 from suite.plan.workloads import of_script
-from suite.processes.answers import Connected, SetUp, Timed
 from suite.processes.failure import LauncherEnded, WorkerFailure
-from suite.records.memory import RankMemory
+from suite.processes.jobs import Connected, SetUp, Timed
+from suite.records.counters import RankMemory
 from suite.records.record import Window
 from suite.room.devices import Devices
 from suite.run.blocks import LEAST, MOST

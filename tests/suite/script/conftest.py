@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from suite.checks.bench import Bench
-from suite.processes.answers import Parameters, Probed, SetUp, Timed
 from suite.processes.group import Group
-from suite.processes.jobs import Job, ModelSpec, Prepared, ScriptRun
+from suite.processes.jobs import Job, ModelSpec, Parameters, Prepared, Probed, ScriptRun, SetUp, Timed
 
 START_S = 60.0
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.rank.others import CPUS, TASKS, Others
+from suite.rank.timing import CPUS, TASKS, Others
 
 COUNTED = pytest.mark.skipif(
     not list(CPUS.glob("cpu0/cpuidle/state*/time")), reason="this kernel does not count idle time by core"
