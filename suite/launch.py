@@ -171,13 +171,9 @@ def main() -> None:
 
 
 def serve_other_host(about: Path) -> None:
-    """Connect to the controller of another host, then serve it.
+    """Connect to the controller of another host, then serve it; leave where that refuses this host.
 
-    Args:
-        about: a file with a `suite.processes.channel.Launcher`; its folder is this host's.
-
-    Raises:
-        SystemExit: the controller refused this host, or does not know its secret.
+    `about` is a file with a `suite.processes.channel.Launcher`; its folder is this host's.
     """
     try:
         os.environ[hosts.STORE] = os.environ[hosts.ENDPOINT]
@@ -197,13 +193,7 @@ def serve_other_host(about: Path) -> None:
 
 
 def serve(channel: Channel, adapt: Callable[[Start], Start], *, away: bool = False) -> None:
-    """Start groups until the controller closes the connection.
-
-    Args:
-        channel: to the controller.
-        adapt: changes what the controller says to what is right on this host.
-        away: whether the controller is on another host.
-    """
+    """Start groups until the controller closes the connection; `adapt` makes what it says right on this host."""
     lock = threading.Lock()
     started: dict[str, Start] = {}
     running: set[str] = set()

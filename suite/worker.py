@@ -37,11 +37,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Connect, then serve commands until told to exit or until the controller has gone.
-
-    Args:
-        argv: the command line's arguments, by default this process's own; without any, see `contribute`.
-    """
+    """Connect, then serve commands until told to exit or the controller has gone; without arguments, `contribute`."""
     argv = sys.argv[1:] if argv is None else argv
     if not argv:
         try:

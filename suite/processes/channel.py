@@ -40,11 +40,7 @@ def encode(message: object) -> bytes:
 
 @contextlib.contextmanager
 def short(path: str) -> Iterator[str]:
-    """Yield a name of a Unix socket's path that fits into its address, however long the path is (Linux only).
-
-    Raises:
-        OSError: its folder cannot be opened.
-    """
+    """Yield a name of a Unix socket's path that fits into its address, however long the path is (Linux only)."""
     if len(os.fsencode(path)) <= LONGEST_ADDRESS or not os.path.isdir("/proc/self/fd"):
         yield path
         return
@@ -63,10 +59,9 @@ def _address(name_of: Callable[[], Any]) -> str:
 
 
 class Channel:
-    """One end of a connection that carries one JSON object a line, in both directions."""
+    """One end of a connection that carries one JSON object of at most `longest` bytes a line, in both directions."""
 
     def __init__(self, sock: socket.socket, longest: int = MAX_LINE_BYTES) -> None:
-        """Take over a connected socket; a line may have `longest` bytes, which may be changed."""
         self.longest = longest
         self._sock = sock
         self._buffer = bytearray()
@@ -83,11 +78,7 @@ class Channel:
 
     @classmethod
     def connect(cls, path: str) -> Channel:
-        """Connect to the Unix socket at `path`.
-
-        Raises:
-            OSError: no process listens there.
-        """
+        """Connect to the Unix socket at `path`; an OSError where no process listens there."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with short(path) as name:
             sock.connect(name)
@@ -143,20 +134,12 @@ class Channel:
         return message
 
     def pump(self) -> list[Message]:
-        """Read what has arrived and return the whole messages in it; call it when a selector says so.
-
-        Raises:
-            ChannelClosed, ChannelGarbled: as `receive`.
-        """
+        """Read what has arrived and return the whole messages in it, when a selector says so; raises as `receive`."""
         self._fill()
         return list(iter(self.pop, None))
 
     def pop(self) -> Message | None:
-        """Return a message that has arrived whole; None without one.
-
-        Raises:
-            ChannelGarbled: what arrived is not a message.
-        """
+        """Return a message that has arrived whole, or None; a `ChannelGarbled` where what arrived is no message."""
         end = self._buffer.find(b"\n")
         if (len(self._buffer) if end < 0 else end) > self.longest:
             raise ChannelGarbled(f"a line longer than {self.longest} bytes")
@@ -222,12 +205,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Tell:
-    """What the launcher of another host is to do with its part of a group.
-
-    Attributes:
-        group: its name.
-        action: "kill" its processes, or answer with their `Stacks`.
-    """
+    """What the launcher of another host is to do with its part of a group: kill it, or answer with its `Stacks`."""
 
     group: str
     action: Literal["kill", "stacks"]
@@ -269,12 +247,9 @@ class Launcher:
 
 @dataclass(frozen=True)
 class Welcome:
-    """The controller's answer to the launcher of another host.
+    """The controller's answer to the launcher of another host; `refused` says why that cannot take part.
 
-    Attributes:
-        kind: "cpu" or "cuda".
-        exact: whether equal work must give equal bits.
-        refused: why the host cannot take part; empty where it can.
+    `kind` is "cpu" or "cuda"; `exact` is whether equal work must give equal bits.
     """
 
     kind: str
@@ -294,11 +269,9 @@ class Hello:
 
 @dataclass(frozen=True)
 class Answer:
-    """A worker's answer.
+    """What a command returned, or an error and its traceback.
 
-    Attributes:
-        number: the command's. Text that other code writes to the connection does not have it.
-        content: what the command returned, or an error and its traceback.
+    Text that other code writes to the connection does not have the command's `number`.
     """
 
     number: int
@@ -307,12 +280,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Exit:
-    """How a rank's process failed.
+    """How a rank's process failed; a negative exit code is a signal.
 
-    Attributes:
-        rank: within the group.
-        exitcode: negative for a signal.
-        stderr: the end of it, from another host; empty from the controller's own, where the file can be read.
+    `stderr` is the end of it from another host; empty from the controller's own, where the file can be read.
     """
 
     rank: int
@@ -325,7 +295,6 @@ class Ended:
     """A group of workers has ended.
 
     Attributes:
-        group: its name.
         failures: the ranks that failed, the first one first.
         cause: why the group could not run; empty where it ran.
     """

@@ -64,11 +64,7 @@ class LauncherEnded(Exception):
 
 
 def repeated(ask: Callable[[], T]) -> T:
-    """Return what `ask` returns, and ask again where the launcher has ended meanwhile.
-
-    Raises:
-        WorkerFailure: it has ended a second time, or the workers have failed.
-    """
+    """Return what `ask` returns, and ask again where the launcher has ended meanwhile."""
     try:
         return ask()
     except LauncherEnded:
@@ -80,7 +76,6 @@ class WorkerFailure(Exception):
     """One group of workers could not do what it was asked.
 
     Attributes:
-        group: the group's name.
         cause: one line: which rank, what happened, what to do where that is known.
         details: more lines: a traceback, the end of a rank's stderr, every live rank's stack.
         refused: whether it was the trainer that raised; otherwise it died, was silent, or our own code raised.
@@ -137,12 +132,7 @@ def harmless(text: str, longest: int = LONGEST) -> str:
 def died(group: str, rank: int, exitcode: int, stderr_tail: str, *, out_of_memory: bool = False) -> WorkerFailure:
     """Return the failure of a rank whose process ended while it was needed.
 
-    Args:
-        group: its name.
-        rank: of the process.
-        exitcode: as `describe_exit` takes it.
-        stderr_tail: the end of what it wrote.
-        out_of_memory: whether the kernel has ended a process for want of memory meanwhile.
+    With `out_of_memory` the kernel has ended a process for want of memory meanwhile.
     """
     remedy = OUT_OF_MEMORY if out_of_memory and exitcode == -signal.SIGKILL else _REMEDIES.get(exitcode, "")
     how = f"its process ended with {describe_exit(exitcode)}{remedy}"
@@ -174,8 +164,7 @@ def silent(group: str, ranks: list[int], doing: str, deadline_s: float, stacks: 
 def behind(said: Mapping[int, str]) -> list[str]:
     """Return which ranks have begun fewer collectives than others, a sentence for each process group.
 
-    Args:
-        said: what each live rank printed when it was asked; `LAST_CALL` is what counts.
+    `said` is what each live rank printed when it was asked; `LAST_CALL` is what counts.
     """
     groups: dict[str, dict[int, tuple[int, str]]] = {}
     for rank, text in sorted(said.items()):

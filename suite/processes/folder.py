@@ -24,21 +24,10 @@ HELD_S = 30.0  # who holds a report folder reads and writes one small file
 
 
 class TemporaryFolder:
-    """A new folder with a name of its own, until `close` or the end of this process.
-
-    Attributes:
-        path: of the folder.
-    """
+    """A new folder with a name of its own, until `close` or the end of this process."""
 
     def __init__(self, what: str = "") -> None:
-        """Make the folder in `tempfile.gettempdir()`, after removing those of dead runs there.
-
-        Args:
-            what: part of the folder's name.
-
-        Raises:
-            OSError: it cannot be made.
-        """
+        """Make the folder in `tempfile.gettempdir()`, with `what` in its name, and remove those of dead runs there."""
         remove_abandoned()
         made = Path(tempfile.mkdtemp(prefix=f".{PREFIX}{what}"))
         self._lock = os.open(made / LOCK, os.O_RDONLY | os.O_CREAT, 0o600)
@@ -73,11 +62,7 @@ def remove_abandoned() -> None:
 
 
 def _remove_unless_owned(folder: Path) -> None:
-    """Remove a folder of ours whose lock is free.
-
-    Raises:
-        OSError: it is not one of ours, or its owner lives.
-    """
+    """Remove a folder of ours whose lock is free; an OSError where it is not one of ours, or its owner lives."""
     about = folder.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
         return

@@ -40,7 +40,7 @@ class Group:
         other_launchers: those of the other hosts that have ranks.
         pids, processes: of the ranks on the controller's host.
         ended: how it ended, as soon as its ranks on one host have.
-        stacks: what other hosts have answered when they were asked for the stacks of their ranks.
+        stacks: of the ranks on other hosts, as these have answered.
     """
 
     def __init__(
@@ -76,16 +76,13 @@ class Group:
     def request(
         self, kind: type[Value], command: str, timeout_s: float = START_TIMEOUT_S, **arguments: object
     ) -> list[Value]:
-        """Ask every rank the same and wait for all answers.
+        """Ask every rank the same, wait for all answers, and return them by rank.
 
         Args:
             kind: the dataclass of an answer, or dict for one that is kept as the JSON object that arrives.
             command: a name in `suite.rank.commands.COMMANDS`.
             timeout_s: for the answers, once every process is up; `START_TIMEOUT_S` or more for the first command.
             arguments: of the command; JSON or dataclasses.
-
-        Returns:
-            The answers, by rank.
 
         Raises:
             WorkerFailure: a rank died, raised, stayed silent or answered something else; the group is gone then.
@@ -161,11 +158,7 @@ class Group:
         return self._pool.groups.get(self.name) is self
 
     def wait_connected(self) -> None:
-        """Wait until every rank's process is up, until `start_timeout_s` after the launch.
-
-        Raises:
-            WorkerFailure: as `request`.
-        """
+        """Wait until every rank's process is up, until `start_timeout_s` after the launch; raises as `request`."""
         deadline = self._launched + self.start_timeout_s
         while len(self.channels) < self.size:
             self._raise_if_broken()
@@ -181,11 +174,9 @@ class Group:
         self._running -= 1
 
     def abandon(self, cause: str, *, repeated: bool = False) -> None:
-        """Record that nothing more will be heard of how the group ends.
+        """Record that nothing more will be heard of how the group ends, and why.
 
-        Args:
-            cause: why, in words.
-            repeated: whether what the group was asked is asked again (`LauncherEnded`).
+        With `repeated`, what the group was asked is asked again (`LauncherEnded`).
         """
         self._abandoned, self._asked_again = True, repeated
         self.ended = Ended(self.name, self.ended.failures if self.ended else (), cause)

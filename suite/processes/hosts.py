@@ -87,11 +87,7 @@ def from_environment(
     files: Mapping[str, str] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Hosts:
-    """Return what the environment says of the hosts of a run.
-
-    Raises:
-        ValueError: a variable is missing or wrong.
-    """
+    """Return what the environment says of the hosts of a run; a ValueError where a variable is missing or wrong."""
     endpoint = environment.get(ENDPOINT, "")
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal():
@@ -135,11 +131,7 @@ class OtherHosts:
     """
 
     def __init__(self, settings: Hosts) -> None:
-        """Listen for other hosts.
-
-        Raises:
-            ValueError: the endpoint is no address of this host, or another process has its port.
-        """
+        """Listen for other hosts; a ValueError where the endpoint is none of this host, or its port is taken."""
         host, _, port = settings.endpoint.rpartition(":")
         try:
             self.listener = Listener(host, settings.secret)
@@ -167,9 +159,7 @@ class OtherHosts:
     def command(self, module: Sequence[str], log_dir: Path) -> list[str]:
         """Return the arguments of `python -m` that run a module on this host when all hosts have joined.
 
-        Args:
-            module: its name and its arguments.
-            log_dir: for torchrun's logs, whose own folder would be left in TMPDIR.
+        torchrun's logs go to `log_dir`, because its own folder would be left in TMPDIR.
         """
         settings = self.settings
         conf = ",".join(filter(None, (os.environ.get(CONF, ""), ON_CONTROLLER, CLOCKS)))
@@ -278,11 +268,7 @@ class WrongSecret(ConnectionError):
 
 
 def secret_here(environment: Mapping[str, str] = os.environ) -> bytes:
-    """Return the secret that all hosts of a run share.
-
-    Raises:
-        ValueError: it is missing, or short enough to be guessed.
-    """
+    """Return the secret that all hosts of a run share; a ValueError where it is missing, or short enough to guess."""
     secret = environment.get(SECRET, "")
     if len(secret) < LEAST_CHARACTERS:
         raise ValueError(
@@ -336,11 +322,7 @@ class Handshake:
         channel.send({"challenge": self._own}, 1.0)
 
     def accept(self, message: Message) -> bool:
-        """Return whether a message is the proof, and answer it with our own.
-
-        Raises:
-            ChannelClosed: the other end has gone meanwhile.
-        """
+        """Return whether a message is the proof, and answer it with our own."""
         try:
             theirs, given = _text(message, "challenge"), _text(message, "proof")
         except ChannelGarbled:
@@ -362,15 +344,7 @@ class Listener:
     """
 
     def __init__(self, host: str, secret: bytes) -> None:
-        """Listen.
-
-        Args:
-            host: a name or an address of this machine.
-            secret: that the other ends must know.
-
-        Raises:
-            OSError: it is none of this machine.
-        """
+        """Listen on a name or an address of this machine; an OSError where it is none."""
         self._secret = secret
         family, _, _, _, name = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         self._socket = socket.socket(family, socket.SOCK_STREAM)

@@ -51,8 +51,6 @@ class ModelJob(CaseJob):
     """Train the first minibatches of a user's workload: `suite.plan.workloads.Workload` describes the fields.
 
     Attributes:
-        world_size: k.
-        data_root: the folder of the datasets.
         seed: of the weights and of the order of samples; rank r starts from seed + r.
         generator_seed: of everything that the model and the trainer draw while they train.
         shares_draws: whether a sample gets the random numbers that one device would draw for it.
@@ -78,9 +76,6 @@ class Prepared:
     """A dataset that a worker has loaded and kept in files that others map.
 
     Attributes:
-        name: which one it is.
-        folder: of the files.
-        train_samples, test_samples: how many there are.
         tokens: of one sample (`reference.nest.tokens`); 0 where samples are not texts.
         idx_root: where the book's own loader finds the same samples; None where it cannot.
         unfit: why the built-in trainers' losses cannot take its y; "" where they can.
@@ -169,8 +164,6 @@ class WatchedScript(Place):
     """Run a training script for a few updates and keep what it does: `suite.script.recording.Recording`.
 
     Attributes:
-        script: what to run.
-        folder: of the records.
         double: whether to compute in float64.
         replay: how to feed what was recorded; "" records.
         ranks: how many were recorded, for a replay.
@@ -190,11 +183,8 @@ class Job(CaseJob):
     """Train a workload's model, to be timed or for its accuracy.
 
     Attributes:
-        world_size: k.
         global_batch: samples of a minibatch over all ranks.
-        lr: learning rate.
         seed: of the weights and of the order of samples; rank r starts from seed + r.
-        workload: what to build.
         dataset: what to time on.
         free_cores: for the loader's processes.
         apart: where the worker belongs to another commit.
@@ -219,13 +209,7 @@ class Job(CaseJob):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecipe:
-    """How a net is trained for its accuracy.
-
-    Attributes:
-        dataset: to train and to evaluate on.
-        batch, lr, epochs, init: of the training.
-        samples: at most so many of each part; None for all.
-    """
+    """How a net is trained for its accuracy, on at most so many `samples` of each part of the dataset; None for all."""
 
     dataset: Prepared
     batch: int

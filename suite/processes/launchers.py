@@ -21,7 +21,6 @@ class LauncherProcess:
 
     Attributes:
         channel: its connection; None before it is up, and once that is gone.
-        was_up: whether it ever was.
         hung_s: after how many seconds it was ended because it still loaded; 0 where it was not.
     """
 
@@ -118,13 +117,9 @@ class Launchers:
         at_once: int,
         forget: Callable[[Channel], None],
     ) -> None:
-        """Start the first ones.
+        """Start `at_once` of them at the same time, for as many sessions, with their logs in `folder`.
 
-        Args:
-            command, environment, reaped: of each, as `LauncherProcess` has them.
-            folder: for their logs.
-            at_once: how many are started at the same time, for as many sessions.
-            forget: closes a channel, and stops waiting on it.
+        `forget` closes a channel, and stops waiting on it.
         """
         self._start = partial(LauncherProcess, command, environment, reaped=reaped)
         self._folder, self._started, self._at_once, self._forget = folder, 0, at_once, forget

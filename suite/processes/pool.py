@@ -1,8 +1,4 @@
-"""All worker processes of one run and one interpreter: the launcher, its groups, and their sockets and logs.
-
-A pool owns its groups. Code that needs workers calls `Pool.group` with a name each time, and gets a new group after a
-failure. `group.dismiss` ends the groups of several pools together.
-"""
+"""All worker processes of one run and one interpreter: the launcher, its groups, and their sockets and logs."""
 
 from __future__ import annotations
 
@@ -46,9 +42,10 @@ CATCH_UP_S = 1.0  # with what has arrived by a deadline; a peer may send without
 
 
 class Pool:
-    """All worker processes of one run and one interpreter, and the folder with their sockets and logs.
+    """The worker processes and the folder with their sockets and logs, in groups that it owns.
 
     Use it as a context manager: leaving it, however that comes about, leaves no process and no folder behind.
+    Code that needs workers calls `group` with a name each time, and gets a new group after a failure.
 
     Attributes:
         start_timeout_s: for the launcher, and for the processes of a group, to come up.
@@ -157,12 +154,9 @@ class Pool:
         reference_path: Path | None = None,
         python_path: str | None = None,
     ) -> tuple[str, ...]:
-        """Return what a worker's PYTHONPATH is made of: this code, and a user's.
+        """Return what a worker's PYTHONPATH is made of: this code, and folders of a user's trainer or model.
 
-        Args:
-            import_paths: folders of a user's trainer or model.
-            reference_path: the package `reference`, if not the one that is loaded here.
-            python_path: a user's PYTHONPATH, if not the one inherited.
+        `reference` and the user's PYTHONPATH are those of this process, if no others are given.
         """
         # Links to the two packages alone: their own parent may be a site-packages with a torch of another interpreter.
         code = Path(tempfile.mkdtemp(prefix="code-", dir=self.folder))
@@ -174,12 +168,7 @@ class Pool:
     def group(self, name: str, size: int, paths: tuple[str, ...] = (), *, spread: bool = False) -> Group:
         """Return the group that was started under a name, or start one where there is none or it has failed.
 
-        Args:
-            name: groups with other `paths` may have the same.
-            size, paths, spread: as `launch` has them.
-
-        Raises:
-            WorkerFailure: as `launch`.
+        Groups with other `paths` may have the same name. Arguments and errors are those of `launch`.
         """
         group = self._kept.get((name, paths))
         if group is None or not group.alive:
@@ -221,11 +210,7 @@ class Pool:
         return group
 
     def wait(self, deadline: float, slice_s: float | None = None) -> bool:
-        """Sleep until something arrives, and hand it to whom it belongs.
-
-        Args:
-            deadline: of `time.monotonic()`.
-            slice_s: return after this long in any case.
+        """Sleep until something arrives, and hand it to whom it belongs; return after `slice_s` in any case.
 
         Returns:
             False when the deadline has passed. What has arrived is read all the same, for this process may have been
@@ -324,11 +309,7 @@ class Pool:
             yield self._other_hosts.listener.address
 
     def _wait_for_hosts(self, name: str, needed: int) -> None:
-        """Wait until all hosts of a run are there; later, require those that a group needs.
-
-        Raises:
-            WorkerFailure: they are not.
-        """
+        """Wait until all hosts of a run are there; later, require those that a group needs."""
         other_hosts = self._other_hosts
         assert other_hosts is not None
         self.wait(time.monotonic() + START_TIMEOUT_S, 0)  # one may have left while nobody listened
@@ -341,11 +322,7 @@ class Pool:
             raise failure.WorkerFailure(name, other_hosts.problem, [tail] if ended else [])
 
     def _wait_for_launcher(self, name: str) -> None:
-        """Wait until the launcher is up; start it again where it has ended by itself, for the first time.
-
-        Raises:
-            WorkerFailure: it is not.
-        """
+        """Wait until the launcher is up; start it again where it has ended by itself, for the first time."""
         deadline = time.monotonic() + self.start_timeout_s
         self.wait(deadline, 0)  # its end may have arrived while nobody listened
         while self._process.channel is None:
@@ -481,8 +458,7 @@ class Pool:
     def _introduce(self, channel: Channel, launcher: Launcher) -> None:
         """Record that a launcher is up: this host's own, or that of another host, which may be refused.
 
-        Raises:
-            KeyError: it is neither.
+        A KeyError says that it is neither.
         """
         if not launcher.host:
             if not self.launchers.came_up(channel, launcher):

@@ -31,11 +31,7 @@ _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run `python -m ARGUMENTS` as the launcher, and return as it did.
-
-    Args:
-        arguments: the pool's folder, then the launcher's module and its own arguments.
-    """
+    """Run the launcher, whose module and arguments come after the pool's folder, and return as it did."""
     folder, *module = arguments
     outputs = Outputs(Path(folder))
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who starts pytest may ignore it, and no child could be waited for

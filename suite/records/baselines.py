@@ -9,10 +9,8 @@ against it. Accepting a slowdown drops the earlier runs of the affected cells, w
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -48,7 +46,7 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, cell: CellRecord, record: Record) -> Identity:
-        """Return the identity of a record's cell; the dataset is None where none was loaded."""
+        """Return that of a record's cell; the dataset is None where none was loaded."""
         mode, workload_hash = measured_mode(cell.mode, cell.world_size), record.workload_hashes[cell.workload]
         dataset = record.datasets.get(cell.workload)
         return cls(cell.trainer, mode, cell.world_size, workload_hash, dataset, cell.oversubscribed)
@@ -74,9 +72,6 @@ class AcceptedCell(Part):
     """One run's time for one cell.
 
     Attributes:
-        oversubscribed: whether ranks shared a device.
-        sec_per_epoch: its estimate, in seconds.
-        sessions: over how many.
         counters: what one step did; None where it was not counted.
         efficiency: its estimate; None on one device, or where one device was not measured.
         parts: what each bar of the waterfall takes of the ideal step, by the bar's name
@@ -175,15 +170,8 @@ class Baseline(Part):
 
     def accuracies(self, cell: Identity, dataset: str) -> dict[int, float]:
         """Return what nets of a cell on one device reached with a dataset, by seed; of each seed the newest."""
-        return self._accuracies.get((cell, dataset), {})
-
-    @cached_property
-    def _accuracies(self) -> Mapping[tuple[Identity, str], dict[int, float]]:
-        reached: dict[tuple[Identity, str], dict[int, float]] = {}
-        for kept in chain.from_iterable(run.cells for run in self.runs):
-            for net in kept.nets:
-                reached.setdefault((kept.identity, net.dataset), {})[net.seed] = net.accuracy
-        return reached
+        nets = (net for run in self.runs if (kept := run.find(cell)) for net in kept.nets)
+        return {net.seed: net.accuracy for net in nets if net.dataset == dataset}
 
 
 def path_for(report_dir: Path, machine_key: str) -> Path:
@@ -194,9 +182,7 @@ def path_for(report_dir: Path, machine_key: str) -> Path:
 def read(report_dir: Path, machine_key: str) -> Baseline:
     """Return the accepted baseline of a machine key; an empty one where there is no file.
 
-    Raises:
-        suite.records.files.RecordError: the file is broken, of a newer schema, of another machine, or lies
-            elsewhere.
+    A RecordError says that the file is broken, of a newer schema, of another machine, or lies elsewhere.
     """
     path = path_for(report_dir, machine_key)
     if not path.exists():
@@ -237,8 +223,7 @@ def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
     and with them their pins.
 
     Raises:
-        ValueError: the run has a cell or a collective in ERROR, was interrupted, measured no cell, has a FAIL without
-            `slower`, or is accepted already.
+        ValueError: of `refusal`; or the run has a FAIL without `slower`, or is accepted already.
     """
     if never := refusal(record):
         raise ValueError(f"not accepted: {never}")
@@ -283,17 +268,6 @@ def accept(baseline: Baseline, record: Record, *, slower: bool) -> Baseline:
         cells=cells,
     )
     return Baseline(machine_key=baseline.machine_key, runs=_pruned((*earlier, new)))
-
-
-def measured(cell: CellRecord, record: Record) -> Run:
-    """Return a run's own figures for a cell, the candidate of `suite.verdict.stored.difference`.
-
-    Raises:
-        ValueError: the cell was not measured.
-    """
-    if cell.sec_per_epoch is None:
-        raise ValueError(f"cell {cell.id} has no time in run {record.run_id}: only a measured one can be compared")
-    return Run(math.log(cell.sec_per_epoch.estimate), cell.sessions, record.machine.host)
 
 
 def _parts(cell: CellRecord) -> dict[str, float]:

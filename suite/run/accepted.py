@@ -10,6 +10,7 @@ than it did then, a FAIL names the machine and not the code (`suite.verdict.mach
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,6 @@ from suite.base.bases import of_ref
 from suite.base.git import FULL_NAME
 from suite.plan.base import Base
 from suite.plan.cells import Cell, Side
-from suite.records import baselines
 from suite.records.baselines import AcceptedRun, Identity
 from suite.records.comparison import differences
 from suite.records.record import CheckRecord, Record, WaterfallRecord
@@ -30,7 +30,6 @@ from suite.verdict.machine import cause, machine
 from suite.verdict.stored import Run, RunDifference, difference, hours_apart
 
 LEVEL, PINNED = "accepted runs", "the pinned run"
-_REMEDY = "measure a base in the same run (--scaling-against={})"
 
 
 def rebuild(run: Observations, draft: Record) -> Comparison:
@@ -41,30 +40,34 @@ def rebuild(run: Observations, draft: Record) -> Comparison:
     that every cell's drift is judged again and again. `draft` is the record of the run, of which the datasets must be
     known.
     """
-    missing, by_cell = _missing(run), dict[Cell, dict[Side, Base]]()
+    missing = _missing(run)
+    offered: dict[Side, dict[Cell, AcceptedRun]] = {side: {} for side in judging.RULE_AGAINST}
     for cell, figures in zip(run.plan.cells, draft.cells, strict=True):
-        runs = run.plan.baseline.rebuildable(figures, draft)
-        newest, pin = (_base("accepted", runs[-1]), _base("pinned", runs[0])) if runs else (None, None)
-        wanted: dict[Side, Base | None] = {"base": newest}
-        if newest and pin and pin.commit != newest.commit:
-            wanted["pinned"] = pin
-        by_cell[cell] = {side: base for side, base in wanted.items() if base and base.commit not in missing}
-    if not any(by_cell.values()):
+        if runs := run.plan.baseline.rebuildable(figures, draft):
+            offered["base"][cell] = runs[-1]
+            if runs[0].environment.commit != runs[-1].environment.commit:
+                offered["pinned"][cell] = runs[0]
+    bases, sides = dict[Side, Base](), dict.fromkeys(run.plan.cells, tuple[Side, ...]())
+    apart = set[Cell]()
+    for side, by_cell in offered.items():
+        runs_of = {cell: kept for cell, kept in by_cell.items() if kept.environment.commit not in missing}
+        needed = Counter(kept.environment.commit for kept in runs_of.values())
+        if not needed:
+            continue
+        drawn, most = random.Random(run.plan.seed).choice(list(needed)), needed.most_common(1)[0][0]
+        commit, what = (drawn, "pinned") if side == "pinned" else (most, "accepted")
+        for cell, kept in runs_of.items():
+            if kept.environment.commit == commit:
+                bases.setdefault(side, Base("ref", f"the {what} run {kept.run_id}, rebuilt", commit=commit))
+                sides[cell] += (side,)
+            else:
+                apart.add(cell)
+    if not bases:
         return Comparison()
-    bases = dict[Side, Base]()
-    for side in judging.RULE_AGAINST:
-        if offered := [own[side] for own in by_cell.values() if side in own]:
-            needed = Counter(base.commit for base in offered)
-            most, drawn = needed.most_common(1)[0][0], random.Random(run.plan.seed).choice(list(needed))
-            chosen = drawn if side == "pinned" else most
-            bases[side] = next(base for base in offered if base.commit == chosen)
-    sides = {
-        cell: tuple(side for side, base in own.items() if base.commit == bases[side].commit)
-        for cell, own in by_cell.items()
-    }
-    compared = tuple(cell for cell in by_cell if sides[cell])
-    apart = tuple(cell for cell, own in by_cell.items() if len(sides[cell]) < len(own))
-    return Comparison(bases, compared, sides, apart)
+    cells = run.plan.cells
+    return Comparison(
+        bases, tuple(cell for cell in cells if sides[cell]), sides, tuple(cell for cell in cells if cell in apart)
+    )
 
 
 def checks(run: Observations, draft: Record) -> dict[Cell, tuple[CheckRecord, ...]]:
@@ -81,7 +84,8 @@ def checks(run: Observations, draft: Record) -> dict[Cell, tuple[CheckRecord, ..
         accepted = run.plan.baseline.comparable(figures, draft)
         if figures.sec_per_epoch is None or not accepted:
             continue
-        own, calibrated = baselines.measured(figures, draft), run.calibrated(cell)
+        own = Run(math.log(figures.sec_per_epoch.estimate), figures.sessions, draft.machine.host)
+        calibrated = run.calibrated(cell)
         spread = None if calibrated is None else calibrated.spread.of_runs
         rebuildable = run.plan.baseline.rebuildable(figures, draft)
         newest = rebuildable[-1] if rebuildable else None
@@ -116,13 +120,10 @@ def _missing(run: Observations) -> dict[str | None, str]:
     return missing
 
 
-def _base(what: str, accepted: AcceptedRun) -> Base:
-    return Base("ref", f"the {what} run {accepted.run_id}, rebuilt", commit=accepted.environment.commit)
-
-
 def _unmeasured(run: Observations, cell: Cell, accepted: AcceptedRun | None, missing: Mapping[str | None, str]) -> str:
     """Return why an accepted run was not measured in the same sessions, and the remedy; "" where it was."""
-    remedy = _REMEDY.format("module:Class" if run.plan.config.devices.hosts > 1 else "REF")
+    other = "module:Class" if run.plan.config.devices.hosts > 1 else "REF"
+    remedy = f"measure a base in the same run (--scaling-against={other})"
     if accepted is None:
         where = "a working tree with changes, or from outside of a git repository"
         words = run.plan.baseline.runs[-1].environment.commit_problem

@@ -17,7 +17,7 @@ from suite.records.baselines import Baseline, Identity
 from suite.records.files import RecordError
 from suite.records.record import Environment, Record
 from suite.verdict import ALPHA_FAIL, Outcome
-from suite.verdict.stored import KEPT_RUNS, Run, hours_apart
+from suite.verdict.stored import KEPT_RUNS, hours_apart
 from tests.support import records
 from tests.support.family import exceeds
 from tests.support.records import KEY, accepted
@@ -134,13 +134,6 @@ def test_an_accepted_run_keeps_what_parts_take_of_the_ideal_step(tmp_path: Path)
     baselines.write(accepted(run), tmp_path)
     kept = [baselines.read(tmp_path, KEY).comparable(cell, run)[0].parts for cell in run.cells]
     assert kept == [pytest.approx({"overhead + exchange, not separable": 0.6, "feed": -0.2}), {}]
-
-
-def test_a_cell_without_a_time_cannot_be_compared() -> None:
-    run = week(1, cells=[records.cell(sec_per_epoch={"estimate": 13.0}, sessions=4), records.cell(sec_per_epoch=None)])
-    assert baselines.measured(run.cells[0], run) == Run(math.log(13.0), 4, "abcdef")
-    with pytest.raises(ValueError, match="ddp-lenet-strong-1 has no time in run week-1: only a measured one"):
-        baselines.measured(run.cells[1], run)
 
 
 def test_an_accepted_run_keeps_its_time_efficiency_and_what_a_step_did() -> None:

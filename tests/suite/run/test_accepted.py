@@ -164,6 +164,7 @@ class TestRebuild(Rebuilding):
         assert (comparison.bases["base"].label, comparison.cells) == ("the accepted run run-2, rebuilt", (CELL,))
         unmeasured = run_of(CELL, config=settings(root=self.root), baseline=baseline(*kept))
         assert accepted.rebuild(unmeasured, results.to_record(unmeasured)) == comparison
+        assert accepted.checks(unmeasured, results.to_record(unmeasured)) == {}, "a cell without a time is not compared"
 
     def test_each_of_several_pinned_commits_is_rebuilt_in_some_runs(self) -> None:
         """Pins never move: a choice of the one that most cells have would leave the others' drift unseen for good."""
