@@ -55,16 +55,13 @@ def parse(
     is_table_name: Callable[[str], bool],
     script_of: Callable[[str], Script],
 ) -> Base:
-    """Return the base that `--scaling-against` names.
+    """Return the base that `--scaling-against` names; a ValueError where that is none, or cannot serve.
 
     Args:
         setting: its value.
         root: the user's project; a git ref is one of the repository around it.
         is_table_name: whether a trainer of that name is built in.
         script_of: returns the script that a command or a name stands for, or raises ValueError.
-
-    Raises:
-        ValueError: it names nothing, or what it names cannot serve.
     """
     try:
         return _parse(setting, root, is_table_name, script_of)
@@ -101,13 +98,9 @@ def _parse(setting: str, root: Path, is_table_name: Callable[[str], bool], scrip
 
 
 def of_python(name: str) -> Base:
-    """Return an interpreter as base, after asking it for its version and for what a worker imports.
+    """Return an interpreter, by its path or a name on PATH, after asking it for its version and what a worker imports.
 
-    Args:
-        name: a path, or a name that is looked up on PATH.
-
-    Raises:
-        ValueError: there is no such program, it is no Python or one too old, or torch or numpy are missing there.
+    A ValueError says that there is none, that it is too old, or that torch or numpy are missing there.
     """
     path = _executable(name)
     try:
@@ -131,14 +124,9 @@ def of_python(name: str) -> Base:
 
 
 def of_ref(ref: str, root: Path) -> Base:
-    """Return a commit of the repository around `root` as base.
+    """Return a commit of the repository around `root` as base, by anything that git resolves: a branch, HEAD~3.
 
-    Args:
-        ref: anything that git resolves to a commit: a branch, a tag, an object name, HEAD~3.
-        root: the user's project.
-
-    Raises:
-        ValueError: there is no repository, or no such commit in it; the message has similar names.
+    A ValueError says that there is no repository, or no such commit in it, and has similar names.
     """
     try:
         top = toplevel(root)

@@ -102,11 +102,7 @@ def git_or_none(folder: Path, *arguments: str) -> str | None:
 
 
 def toplevel(folder: Path) -> Path:
-    """Return the top of the working tree around `folder`, with links resolved.
-
-    Raises:
-        GitError: there is no working tree, or git does not trust its owner.
-    """
+    """Return the top of the working tree around `folder`, with links resolved; a GitError where there is none."""
     try:
         return Path(git(folder, "rev-parse", "--show-toplevel")).resolve()
     except GitError as error:
@@ -116,14 +112,8 @@ def toplevel(folder: Path) -> Path:
 def changes(folder: Path, untracked_in: Iterable[Path] = ()) -> list[str]:
     """Return what differs from the checked-out commit in the working tree around `folder`, as paths from its top.
 
-    What the suite itself writes is left out (`is_written`).
-
-    Args:
-        folder: anywhere in the working tree.
-        untracked_in: files and folders in it in which a file counts that git neither tracks nor ignores.
-
-    Raises:
-        GitError: git failed.
+    What the suite itself writes is left out (`is_written`). A file that git neither tracks nor ignores counts in the
+    files and folders `untracked_in`.
     """
     status = ("status", "--porcelain", "-z", "--no-renames")
     told = [git(folder, *status, "--untracked-files=no")]
@@ -183,9 +173,6 @@ class Checkout:
             root: the user's project, anywhere in the repository.
             commit: full object name (`suite.base.bases.of_ref` finds it).
             label: the commit's name in messages.
-
-        Raises:
-            CheckoutError: there is no repository around `root`, or `commit` is no full object name.
         """
         if not FULL_NAME.fullmatch(commit):
             raise CheckoutError(f"commit {commit!r}: expected a full object name, as git rev-parse prints it")
@@ -207,11 +194,7 @@ class Checkout:
         return self._temporary.path.resolve() / (self.toplevel.name or "repository")
 
     def __enter__(self) -> Checkout:
-        """Check out.
-
-        Raises:
-            CheckoutError: a commit or file is missing, the disk is full, or git takes too long. Nothing is left behind.
-        """
+        """Check out. After a CheckoutError nothing is left behind."""
         try:
             self._temporary = TemporaryFolder("base-")
             self.notes = tuple(_fill(self.folder, self.toplevel, self._commit))
@@ -240,11 +223,7 @@ class Checkout:
         return self.folder / resolved.relative_to(self.toplevel)
 
     def directory(self, path: Path) -> Path:
-        """Return the folder of the checkout that a folder of the working tree has there.
-
-        Raises:
-            CheckoutError: it is outside of the repository, or the commit does not have it.
-        """
+        """Return the folder of the checkout for one of the working tree; a CheckoutError if the commit has none."""
         place = self.place(path)
         if place is None or not place.is_dir():
             raise CheckoutError(f"{self._label} has no folder for {path}; start the script inside of its repository")
@@ -270,12 +249,8 @@ class Checkout:
     def spec(self, spec: str) -> str:
         """Return a trainer or model as the base's workers name it: a path.py:Class is moved to the checkout.
 
-        Args:
-            spec: a table name, module:Class or path.py:Class, relative to the working directory or, without such a file
-                there, to the user's project.
-
-        Raises:
-            CheckoutError: the file is outside of the repository, or the commit does not have it.
+        A path is relative to the working directory or, without such a file there, to the user's project. A
+        CheckoutError says that the file is outside of the repository, or that the commit does not have it.
         """
         source, _, name = spec.rpartition(":")
         if not source.endswith(".py"):
@@ -296,11 +271,8 @@ class Checkout:
     def reference(self, own: Path) -> Path:
         """Return the folder of the package `reference` for the base's workers.
 
-        Args:
-            own: the candidate's, which is returned unless the user's repository is this project itself.
-
-        Raises:
-            CheckoutError: the repository is this project, and the commit is older than its trainers.
+        It is the candidate's `own` unless the user's repository is this project itself. A CheckoutError says that the
+        commit is older than its trainers then.
         """
         if not (self.toplevel / "reference/trainers").is_dir() or not (self.toplevel / "suite/plugin.py").is_file():
             return own
@@ -375,10 +347,9 @@ def commit_here(folder: Path) -> str:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Return a digest for each of the suite's own files, and for the project's that its commit does not have so.
+    """Return a digest for each of the suite's own files, and for those of the project that differ from its commit.
 
-    Args:
-        folder: of the project; of it only Python files and pyproject.toml count.
+    Of the project only Python files and pyproject.toml count.
     """
     packages = [Path(package.__path__[0]) for package in (suite, reference)]
     own = {f"{path.name}/{file.relative_to(path)}": file for path in packages for file in path.rglob("*.py")}

@@ -31,12 +31,7 @@ from suite.room.devices import Devices, torch_build
 
 @dataclass(frozen=True)
 class SidePool:
-    """A pool as one side uses it.
-
-    Attributes:
-        pool: starts the side's workers.
-        paths: what they import from, where it is not what the pool was made with.
-    """
+    """A pool as one side uses it, and what its workers import from where that is not what the pool was made with."""
 
     pool: Pool
     paths: tuple[str, ...] = ()
@@ -116,18 +111,13 @@ class Sides:
         return checkout.notes
 
     def locate(self, side: Side, spec: str) -> str:
-        """Return a trainer or a model as a side's workers name it.
-
-        Raises:
-            CheckoutError: it is a file that the side's commit does not have.
-        """
+        """Return a trainer or a model as a side's workers name it, as `Checkout.spec` does."""
         return self._checkouts[side].spec(spec) if side in self._checkouts else spec
 
     def directory(self, side: Side) -> str:
         """Return where a side's workers find what the candidate's find in the working directory.
 
-        Raises:
-            CheckoutError: that is outside of the repository of a commit, or the commit does not have it.
+        A CheckoutError says that it is outside of the repository of a commit, or that the commit does not have it.
         """
         if side not in self._checkouts:
             return str(Path.cwd())
@@ -210,11 +200,7 @@ class Sides:
 
 
 def hosts_of(devices: Devices) -> Hosts | None:
-    """Return what the controller knows of its hosts; None for a run on one.
-
-    Raises:
-        ValueError: a variable of the environment is missing or wrong.
-    """
+    """Return what the controller knows of its hosts, as `from_environment` does; None for a run on one."""
     if devices.hosts == 1:
         return None
     here = Path.cwd()

@@ -41,11 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
-    """Measure, store and print, and return pytest's exit status.
-
-    Raises:
-        Stop: interrupted, or nothing can be stored.
-    """
+    """Measure, store and print, and return pytest's exit status."""
     ended = pytest_run.run(pytest_arguments, lambda settings: itself(settings, asked.sessions))
     if ended.run is None:
         return ended.status

@@ -50,13 +50,7 @@ def writing(place: Path, option: str) -> Iterator[None]:
 def new_folder(folder: Path, option: str, inside: Path | None = None) -> Iterator[None]:
     """Make a folder, which must not exist yet, and remove it again if nothing was written into it.
 
-    Args:
-        folder: of a command's files.
-        option: chooses another one.
-        inside: of which no link may lead out.
-
-    Raises:
-        Stop: it cannot be made, or a link leads out.
+    A `Stop` says that it cannot be made, or that a link leads out of `inside`, and which `option` chooses another one.
     """
     if inside is not None and not is_inside(inside, folder):
         raise Stop(f"{printable(str(folder))}: a link leads out of the report folder; choose another {option}")
@@ -107,13 +101,7 @@ def machine_folder(record: Path) -> Path | None:
 
 
 def known_of(machine: Path, read: Callable[[Path, str], Known | None], without: str) -> Known | None:
-    """Read a machine's baseline or calibration. If it is unreadable, say so on stderr and return None.
-
-    Args:
-        machine: its folder.
-        read: takes the report folder and the machine's key.
-        without: begins the line on stderr.
-    """
+    """Read a machine's baseline or calibration, by its folder. If it is unreadable, say `without` and why on stderr."""
     try:
         return read(machine.parent, machine.name)
     except RecordError as error:
@@ -169,13 +157,7 @@ def in_own_process(
 
 @dataclass(frozen=True)
 class Step:
-    """One command of several that a page reports on.
-
-    Attributes:
-        name: what works if it passes.
-        command: its exit status is 0 if it passes.
-        limit_s: seconds after which it is ended.
-    """
+    """One command of several that a page reports on; `name` says what works if its exit status is 0."""
 
     name: str
     command: tuple[str, ...]

@@ -33,11 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
-    """Compare and print.
-
-    Raises:
-        Stop: a run is unknown or cannot be read (status 4), or the page cannot be written (1).
-    """
+    """Compare and print."""
     try:
         paths = [record_of(name, asked.scaling_report_dir) for name in (asked.first, asked.second)]
         compared = comparison.compare(*(read_model(path, Record) for path in paths))
@@ -56,10 +52,8 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
 def record_of(name: str, option: str | None) -> Path:
     """Return the one record that a file, a run's folder or a run's id names; `option` is as in `report_dir`.
 
-    Links that lead out of a folder are left out; a file that is named may be one.
-
-    Raises:
-        ValueError: there is none, or an id is that of runs on several machines.
+    Links that lead out of a folder are left out; a file that is named may be one. A ValueError says that there is none,
+    or that the id is that of runs on several machines.
     """
     place = Path(name)
     if place.is_file():

@@ -65,11 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
-    """Run both gates, and return 0 when each of them said what it had to, 1 when one did not.
-
-    Raises:
-        Stop: a gate ended without an answer.
-    """
+    """Run both gates, and return 0 when each of them said what it had to, 1 when one did not."""
     trainer = absolute(asked.scaling_trainer)
     common = [*pytest_arguments, "--scaling-mode", asked.scaling_mode]
     settings = pytest_run.settings([*common, f"--scaling-trainer={trainer}", f"--scaling-against={trainer}"])
@@ -128,10 +124,6 @@ def judge_wrong(status: int, checks: Mapping[str, Checked]) -> list[str]:
     """Return what is wrong unless a wrong gradient turned the gate red because of the gradient.
 
     On one device nothing is planted, so a trainer that fails there too is broken in another way.
-
-    Args:
-        status: pytest's exit status.
-        checks: those that ran, by name.
     """
     what = "the planted wrong gradient"
     if not set(CHECKS) <= checks.keys():
@@ -174,11 +166,7 @@ def absolute(spec: str) -> str:
 
 
 def copy_calibration(report_dir: Path, reports: Path) -> None:
-    """Copy the calibrations that can be read to the drill's report folder, where its runs look for them.
-
-    Raises:
-        Stop: the drill's folder cannot be written.
-    """
+    """Copy the calibrations that can be read to the drill's report folder, where its runs look for them."""
     for path in report_dir.glob("*/calibration.json"):
         known = known_of(path.parent, calibration.read, "drill: without a calibration")
         if known is not None:
@@ -187,11 +175,7 @@ def copy_calibration(report_dir: Path, reports: Path) -> None:
 
 
 def _pytest(gate_arguments: Sequence[str], arguments: Sequence[str]) -> int:
-    """Run pytest in a process of its own and return its exit status.
-
-    Raises:
-        Stop: an option is wrong.
-    """
+    """Run pytest in a process of its own and return its exit status; a `Stop` where an option is wrong."""
     command = [sys.executable, "-m", "pytest", *gate_arguments, *arguments]
     # A planted fault must not appear in the summary of a CI job.
     environment = {name: value for name, value in os.environ.items() if name != job_summary.VARIABLE}

@@ -52,21 +52,15 @@ class Ended:
 
 
 def run(arguments: Sequence[str], change: Callable[[Config], Config] = lambda settings: settings) -> Ended:
-    """Run pytest on the cells, in this process.
+    """Run pytest on the cells, in this process, with these arguments after `SCALING`.
 
-    Args:
-        arguments: added to `SCALING`, which they may override.
-        change: called with the settings when all options are read; the run uses what it returns.
+    The run uses what `change` makes of the settings when all options are read.
     """
     return _ended(arguments, _Hooks(change, only_collect=False))
 
 
 def settings(arguments: Sequence[str]) -> Config:
-    """Return the settings that pytest would have, without collecting or measuring.
-
-    Raises:
-        SystemExit: the settings are wrong. Pytest has printed why; the status is pytest's.
-    """
+    """Return the settings that pytest would have; a SystemExit with pytest's status where it has refused them."""
     reader = _Reader()
     status = pytest.main([*SCALING, *_LOADED, *arguments], plugins=[reader])
     if reader.settings is None:
@@ -80,11 +74,7 @@ def add_report_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def report_dir(option: str | None) -> Path:
-    """Return the report folder that pytest would use; `option` is the value of `--scaling-report-dir`, if given.
-
-    Raises:
-        SystemExit: as `settings`.
-    """
+    """Return the report folder that pytest would use; `option` is the value of `--scaling-report-dir`, if given."""
     return settings([] if option is None else [f"--scaling-report-dir={option}"]).report_dir
 
 
@@ -94,11 +84,7 @@ def select(arguments: Sequence[str]) -> Ended:
 
 
 def require_one_host(settings: Config) -> None:
-    """Refuse devices on several hosts.
-
-    Raises:
-        Stop: the devices are on several.
-    """
+    """Refuse devices on several hosts with a `Stop`."""
     try:
         one_host(settings.devices)
     except ValueError as error:
@@ -106,21 +92,13 @@ def require_one_host(settings: Config) -> None:
 
 
 def without_base(settings: Config, cells: Sequence[Cell]) -> Observations:
-    """Return a run of these cells that compares with nothing, for commands that judge nothing.
-
-    Raises:
-        Stop: the devices are on several hosts.
-    """
+    """Return a run of these cells on one host that compares with nothing, for commands that judge nothing."""
     require_one_host(settings)
     return Observations(plan_here(dataclasses.replace(settings, against=None), cells))
 
 
 def sides(settings: Config) -> Sides:
-    """Return the pools of a command that starts workers itself.
-
-    Raises:
-        Stop: there is no place for their files.
-    """
+    """Return the pools of a command that starts workers itself; a `Stop` where there is no place for their files."""
     try:
         return Sides(settings.devices.kind, settings.root, settings.python_path, renewed=False)
     except ValueError as error:

@@ -37,11 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
-    """Write the pages, and return 4 where a record that was named cannot be read.
-
-    Raises:
-        Stop: no record is where one was named (status 4), or a page cannot be written (1).
-    """
+    """Write the pages, and return 4 where a record that was named cannot be read."""
     try:
         places = asked.records or [report_dir(asked.scaling_report_dir)]
         paths = [path for place in places for path in records_at(place)]
@@ -60,9 +56,6 @@ def records_at(place: Path) -> list[Path]:
     """Return the record at a place, or those under it: of a run's folder, a machine's or a report folder; in order.
 
     Links that lead out of the folder are left out, because pages are written next to a record.
-
-    Raises:
-        ValueError: there is none.
     """
     if place.is_file():
         return [place]

@@ -60,11 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
-    """Train the grid, print its table, and return 0 when every net is there, 1 when one is missing.
-
-    Raises:
-        Stop: an option is wrong (status 4), or nothing can be trained or written (1).
-    """
+    """Train the grid, print its table, and return 0 when every net is there, 1 when one is missing."""
     settings = pytest_run.settings([*pytest_arguments, f"--scaling-trainer={asked.scaling_trainer}"])
     recipe = _recipe(settings)
     [trainer], [workload] = settings.trainers, settings.workloads
@@ -105,11 +101,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
 
 
 def _recipe(settings: Config) -> Recipe:
-    """Return the recipe of the only workload.
-
-    Raises:
-        Stop: there are several trainers or workloads (status 4), or these devices can train none.
-    """
+    """Return the recipe of the only workload; a `Stop` where there are several, or these devices can train none."""
     for option, given in (("trainer", settings.trainers), ("workload", settings.workloads)):
         if len(given) != 1:
             raise Stop(f"--scaling-{option} names {len(given)}: a sweep is of one; run it once for each", USAGE_ERROR)

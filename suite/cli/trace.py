@@ -42,11 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
-    """Trace the selected cells one after the other, and return 0 when all were traced, 1 when one was not.
-
-    Raises:
-        Stop: no cell is selected, with pytest's status, or the folder cannot be made.
-    """
+    """Trace the selected cells one after the other, and return 0 when all were traced, 1 when one was not."""
     selected = pytest_run.select(pytest_arguments)
     settings, cells = selected.settings, selected.cells
     if settings is None or not cells:
@@ -86,11 +82,7 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
 
 
 def _trace(pool: SidePool, run: Observations, arm: Arm, path: Path, asked: argparse.Namespace) -> list[Traced]:
-    """Return every rank's answer about its trace.
-
-    Raises:
-        WorkerFailure: the arm cannot be traced, and its processes have ended.
-    """
+    """Return every rank's answer about its trace; a WorkerFailure where the arm cannot be traced."""
     if arm in run.lost:
         raise run.lost[arm]
     job = run.jobs[arm]

@@ -322,7 +322,7 @@ class Handshake:
         channel.send({"challenge": self._own}, 1.0)
 
     def accept(self, message: Message) -> bool:
-        """Return whether a message is the proof, and answer it with our own."""
+        """Return whether a message is the proof, and answer it; a `ChannelClosed` where the other end has gone."""
         try:
             theirs, given = _text(message, "challenge"), _text(message, "proof")
         except ChannelGarbled:

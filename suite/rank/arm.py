@@ -44,10 +44,6 @@ def bind(rank: int, place: Place) -> list[torch.device]:
 
     The process is pinned after torch is loaded, because loading it is most of a session's start and uses every core.
     Nothing is allocated, and no thread of a trainer, of gloo or of autograd is started, before this call.
-
-    Args:
-        rank: of this process.
-        place: where the ranks of the group run.
     """
     devices = settle(rank, place)
     if place.processes != "one":
@@ -75,8 +71,7 @@ def settle(rank: int, place: Place) -> list[torch.device]:
 def share_quota(devices: int) -> None:
     """Let this rank compute on the host with its share of a container's CPU quota, unless the user has set a number.
 
-    Args:
-        devices: of this process; every other rank on this host has as many.
+    Every other rank on this host has as many `devices`.
     """
     ranks = devices * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if "OMP_NUM_THREADS" not in os.environ and (threads := limits.threads(ranks)) is not None:
@@ -98,6 +93,7 @@ def prepare_dataset(name: str, data_root: str, folder: str) -> Prepared:
     arms read the same bytes.
     """
     dataset = load_dataset(name, Path(data_root))
+    has_labels = any(leaf.dtype == torch.int64 for leaf in nest.leaves(dataset.train_y))
     _here(folder).mkdir(parents=True, exist_ok=True)  # another worker may have been ended while it wrote
     for part in PARTS:
         kept.write(getattr(dataset, part), _here(folder) / part)
@@ -109,14 +105,9 @@ def prepare_dataset(name: str, data_root: str, folder: str) -> Prepared:
         tokens=nest.tokens(dataset.train_X),
         idx_root=str(dataset.idx_root) if dataset.idx_root is not None else None,
         unfit=why_unfit(dataset.train_y),
-        no_labels=_without_labels(dataset.train_y),
+        no_labels="" if has_labels else nest.described(dataset.train_y),
         not_finite=first_bad_sample("train_X", dataset.train_X) or first_bad_sample("train_y", dataset.train_y),
     )
-
-
-def _without_labels(y: Nest) -> str:
-    """Return what y is where it has no class labels; "" where it has."""
-    return "" if any(leaf.dtype == torch.int64 for leaf in nest.leaves(y)) else nest.described(y)
 
 
 def _here(folder: str) -> Path:
@@ -137,11 +128,7 @@ def open_dataset(prepared: Prepared, device: torch.device, dtype: torch.dtype) -
 def make_trainer(
     trainer: type[Any], model: nn.Module, devices: list[torch.device], lr: float, workload: ModelSpec
 ) -> Any:
-    """Make a trainer of a model in the workload's precision and memory format, and check it against the protocol.
-
-    Raises:
-        suite.properties.contract.ContractError: its replicas or its loss break the protocol.
-    """
+    """Make a trainer of a model in the workload's precision and memory format, and check its contract."""
     model = model.to(accelerator.set_precision(workload.precision))
     if workload.memory_format == "channels_last":
         model = model.to(memory_format=torch.channels_last)
@@ -166,13 +153,7 @@ class TimedArm:
     unclean = ""  # a window has nothing but steps
 
     def __init__(self, rank: int, devices: list[torch.device], job: Job) -> None:
-        """Build model, trainer and feed.
-
-        Args:
-            rank: of this process.
-            devices: those that this process drives.
-            job: what to train.
-        """
+        """Build model, trainer and feed for this process's devices."""
         workload = job.workload
         self.rank, self.devices = rank, devices
         # Cores that nobody else has work for. Between hosts an exchange is work of the kernel, and not of others.
@@ -215,12 +196,11 @@ class TimedArm:
         """Time a variant of the step, and restore the replicas.
 
         Args:
-            steps: in the window.
+            steps, lead_in: as in `window`.
             resident: whether to train on one minibatch that stays in memory, without the feed.
             share: train on the first 1/share of that minibatch, rounded up, as if the batch had that size.
             exchange: whether gradients are exchanged; if not, the trainer needs `step_unsynced`.
             alone: whether only rank 0 trains, while the others sleep.
-            lead_in: steps before them that are not timed.
 
         Returns:
             Nanoseconds; None on a rank that does not train.

@@ -36,7 +36,7 @@ def time_calls(rank: int, exchange: Exchange, size_bytes: int, calls: int, *, ch
 
     Args:
         rank: of this process.
-        exchange: collective, algorithm and place.
+        exchange: what to time.
         size_bytes: of the float32 tensor that each device brings to an all_reduce or a reduce_scatter, or has after an
             all_gather; a multiple of 4. Where the ranks' pieces must be equal, what is left over is dropped.
         calls: at least 1.
@@ -72,18 +72,14 @@ def require_sums(
     world_size: int,
     size_bytes: int,
 ) -> None:
-    """Check that an all_reduce is exact on whole numbers that differ by rank and by place.
+    """Check that an all_reduce is exact on whole numbers that differ by rank and by place; as `require_equal`.
 
     Args:
         all_reduce_: as `reference.all_reduce.AllReduce` has it, for the devices of this process.
         name: of the algorithm.
-        devices: of this process.
-        ranks: of these devices.
+        devices, ranks: of this process.
         world_size: k.
         size_bytes: of each device's float32 tensor.
-
-    Raises:
-        WrongSum: it is not; the message has rank, place and both numbers.
     """
     count = size_bytes // 4
     tensors = [inputs(rank, count, device) for rank, device in zip(ranks, devices, strict=True)]
@@ -129,11 +125,7 @@ PIECEWISE: dict[str, Callable[[Tensor, Tensor], object]] = {
 def require_pieces(
     call: Callable[[Tensor, Tensor], object], collective: str, rank: int, world_size: int, whole: Tensor, piece: Tensor
 ) -> None:
-    """Check that a collective of `PIECEWISE` is exact on whole numbers that differ by rank and by place.
-
-    Raises:
-        WrongSum: it is not; the message has rank, place and both numbers.
-    """
+    """Check that a collective of `PIECEWISE` is exact on such numbers; as `require_equal`."""
     count, device = len(piece), whole.device
     about = f"{collective}, {4 * len(whole)} bytes on {world_size} devices: rank {rank}"
     if collective == "all_gather":

@@ -227,15 +227,9 @@ def watch_script(state: State, arm: dict[str, Any]) -> Takeover:
 
 
 def judge_script(state: State, folder: str, ranks: int, replay: str, parts: int, why: str) -> dict[str, Any]:
-    """Return a verdict for each item of a script's records, as `suite.script.judge.judge` does.
+    """Return a verdict for each item of the records of so many ranks, as `suite.script.judge.judge` does.
 
-    Args:
-        state: of the worker.
-        folder: of the records.
-        ranks: how many were recorded.
-        replay: the one that counts; "" for none.
-        parts: of how many ranks there are replays of their own rows.
-        why: there is no replay.
+    `replay` is the one that counts, and `why` there is none; of `parts` ranks there are replays of their own rows.
     """
     records = [recording.read(Path(folder), rank) for rank in range(ranks)]
     replayed = recording.read(Path(folder), 0, replay) if replay else None
@@ -322,11 +316,7 @@ def _beside_others(timed: arms.TimedArm | TimedScript, act: Callable[[], Value])
 
 
 def train(state: State, arm: dict[str, Any], recipe: dict[str, Any], epoch: int) -> Epoch:
-    """Train one epoch by a recipe, and evaluate. Epoch 0 begins with a fresh net and drops an unfinished one.
-
-    Raises:
-        ValueError: no net is in training, or another epoch is next.
-    """
+    """Train one epoch by a recipe, and evaluate. Epoch 0 begins with a fresh net and drops an unfinished one."""
     job = read(Job, arm)
     if epoch == 0:
         if state.learner is not None:
@@ -421,11 +411,7 @@ def collective(state: State, exchange: dict[str, Any], size_bytes: int, calls: i
 def load(state: State, place: dict[str, Any], function: str, folder: str) -> dict[str, Any]:
     """Prepare for calls: bind devices, join the process group, and import the function, which can take longer.
 
-    Args:
-        state: of the worker.
-        place: where the ranks run.
-        function: `module:function` or `path.py:function`.
-        folder: to import from, in addition to the worker's own; "" for none.
+    `function` is `module:function` or `path.py:function`, also one in `folder`.
     """
     state.devices(read(Place, place))
     if folder and folder not in sys.path:
@@ -435,11 +421,7 @@ def load(state: State, place: dict[str, Any], function: str, folder: str) -> dic
 
 
 def call(state: State, function: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Call `module:function` or `path.py:function` and return its value; on a CPU group where none was bound before.
-
-    Raises:
-        TypeError: the function returned something that is not JSON.
-    """
+    """Call `module:function` or `path.py:function` and return its JSON; on a CPU group where none was bound before."""
     torch.set_num_threads(1)
     arms.join("gloo", torch.device("cpu"))
     returned = cast(Callable[..., Any], load_object(function))(**arguments)

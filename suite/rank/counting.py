@@ -73,13 +73,7 @@ Key = tuple[str, str, Literal["calls", "bytes"]]  # what, dtype, unit
 
 
 def over_steps(step: Callable[[], Any], steps: int, devices: Sequence[torch.device]) -> Counted:
-    """Count several steps one by one.
-
-    Args:
-        step: trains on a minibatch; warmed up.
-        steps: how many, at least 1.
-        devices: of this process.
-    """
+    """Count one or more warmed-up steps one by one."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes lines about itself where a crash is explained
     each = [one_step(step, devices) for _ in range(steps)]
     tallies = []
@@ -189,15 +183,13 @@ def of_a_sample(model: nn.Module, X: Nest, y: Nest) -> int:
     """Return the FLOP of a forward and a backward on one sample, as torch counts them: two for a multiply-add.
 
     Only shapes are computed (torch's device "meta"), so nothing is allocated and no device is used. Matrix products,
-    convolutions and attention count, the masked half of causal attention too; elementwise operations do not.
+    convolutions and attention count, the masked half of causal attention too; elementwise operations do not. The result
+    is 0 where the model cannot be run without values, such as one that looks into its input.
 
     Args:
         model: on any device; it does not change.
         X: samples (n, ...), or a nest of them.
         y: their labels, for a model that takes them.
-
-    Returns:
-        0 where the model cannot be run without values, such as one that looks into its input.
     """
 
     def shape_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -219,12 +211,7 @@ class Peak:
     """The peak of this process from the moment this object is made."""
 
     def __init__(self, devices: Iterable[torch.device], own: Path = OWN) -> None:
-        """Let the peak begin with what is held now.
-
-        Args:
-            devices: of this process.
-            own: the kernel's folder on this process.
-        """
+        """Let the peak begin with what is held now; `own` is the kernel's folder on this process."""
         every = list(dict.fromkeys(devices))
         self._own = own
         self._accelerators = [device for device in every if device.type != "cpu"]

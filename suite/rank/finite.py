@@ -22,23 +22,15 @@ class HasParameters(Protocol):
 def first_not_finite(net: HasParameters) -> str:
     """Return the name of the first parameter that has a NaN or an infinity; "" where all are finite.
 
-    A trainer may return no loss that shows it.
-    Of a sharded parameter this rank's part is read, so that no rank waits for another one. Nothing as large as a
-    parameter is allocated, except for numbers of one byte.
-
-    Args:
-        net: parameters of any device; those of whole numbers are not read.
+    A trainer may return no loss that shows it. Of a sharded parameter this rank's part is read, so that no rank waits
+    for another one. Nothing as large as a parameter is allocated, except for numbers of one byte. Whole numbers are not
+    read.
     """
     return next((name for name, parameter in net.named_parameters() if not _finite(parameter)), "")
 
 
 def first_bad_sample(name: str, samples: Nest) -> str:
-    """Return where the first NaN or infinity is: "inf in train_X['mask'], sample 3"; "" where all are finite.
-
-    Args:
-        name: of the nest.
-        samples: a nest on the CPU; of its tensors those that are floating or complex are read.
-    """
+    """Return where in a nest on the CPU the first NaN or infinity is: "inf in train_X['mask'], sample 3"; or ""."""
     for path, leaf in pytree.tree_flatten_with_path(samples)[0]:
         if not _finite(leaf):
             values = leaf.flatten(1) if leaf.ndim > 1 else leaf[:, None]

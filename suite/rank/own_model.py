@@ -32,7 +32,6 @@ def train(trainer: type[Any], devices: Sequence[torch.device], job: ModelJob, ra
 
     Raises:
         TooLarge: there is not enough memory.
-        Exception: what the trainer, the model's factory or the dataset's raises.
     """
     accelerator.make_exact(devices)
     model = build(job.model, job.init, job.seed + rank)

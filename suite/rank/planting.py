@@ -26,14 +26,10 @@ def slowed(spec: str, share: float, at: int | None = None, every: int = 1) -> ty
     not take longer, so a window's slowdown is a little below `share`.
 
     Args:
-        spec: a table name, module:Class or path.py:Class.
+        spec: a table name, module:Class or path.py:Class; a ContractError where it is no trainer.
         share: of the step's own time: 0.25 makes it a quarter longer.
         at: the only world size at which it is slowed; None for all.
         every: only each such step is slowed: with 10, the tenth, the twentieth and so on.
-
-    Raises:
-        ValueError: the share is negative, or not a number.
-        suite.properties.contract.ContractError: `spec` is no trainer.
     """
     if not share >= 0:
         raise ValueError(f"share {share!r}: a slowdown is a share of the step's time, 0 or more")
@@ -66,13 +62,7 @@ def wrong(spec: str) -> type[Any]:
     """Return a trainer class that updates with the sum over devices of mean gradients instead of their mean.
 
     The steps of k devices are k times too long. Replicas are bit-equal, the loss falls, and one device is right: only a
-    comparison of gradients shows the fault.
-
-    Args:
-        spec: a table name, module:Class or path.py:Class.
-
-    Raises:
-        suite.properties.contract.ContractError: `spec` is no trainer.
+    comparison of gradients shows the fault. `spec` is as `slowed` has it.
     """
     inner: Any = load_trainer(spec)
 

@@ -42,12 +42,11 @@ def redirect(apart: Apart) -> None:
 
 
 def strays(apart: Apart) -> list[tuple[str, str]]:
-    """Return the loaded modules whose file is in the candidate's working tree, or was installed from there.
+    """Return the loaded modules whose file is in the candidate's working tree, or was installed from there, sorted.
 
-    Returns:
-        module and file, sorted. Links are followed, so a link from site-packages into the working tree counts. Other
-        packages and the standard library of an environment in the working tree do not count, nor what an installer
-        generated to lead imports to the working tree.
+    Links are followed, so a link from site-packages into the working tree counts. Other packages and the standard
+    library of an environment in the working tree do not count, nor what an installer generated to lead imports to the
+    working tree.
     """
     root = _real(apart.candidate_root)
     modules = []
@@ -169,23 +168,18 @@ def _copies(root: str, checkout: str) -> frozenset[str]:
         if origin.scheme == "file" and _is_in(os.path.join(os.path.realpath(url2pathname(origin.path)), ""), [root]):
             installed = {str(distribution.locate_file(file)) for file in distribution.files or ()}
             if (about.get("dir_info") or {}).get("editable"):
-                installed -= set(_generated(installed, (root, checkout)))
+                installed -= set(_generated(installed, root, checkout))
             files.update(map(os.path.realpath, installed))
     return frozenset(files)
 
 
-def _generated(installed: Iterable[str], trees: Sequence[str]) -> Iterator[str]:
+def _generated(installed: Iterable[str], root: str, checkout: str) -> Iterator[str]:
     """Yield the files of an editable install that the installer wrote to lead imports to the working tree.
 
     They are the modules that a .pth file of the same distribution imports when Python starts, and that the project does
-    not have: a module of the project that is imported in this way is its code.
-
-    Args:
-        installed: the distribution's files.
-        trees: the working tree, of which only the folders that modules are imported from are searched, because it may
-            hold data sets and environments; and the checkout, which is searched as a whole.
+    not have: a module of the project that is imported in this way is its code. Of the working tree only the folders
+    that modules are imported from are searched, because it may hold data sets and environments.
     """
-    root, checkout = trees
     for pth in (file for file in installed if file.endswith(".pth")):
         try:
             with open(pth, encoding="utf-8", errors="replace") as opened:

@@ -76,12 +76,7 @@ def window(
 
 
 def require_finite(loss: Any, steps: int, remedy: str) -> None:
-    """Check what the last of so many steps returned.
-
-    Raises:
-        LossNotFinite: it is a loss that is not a finite number; the message has the remedy.
-        suite.properties.contract.ContractError: it is something else than a number.
-    """
+    """Raise `LossNotFinite`, with the remedy, where the last of so many steps returned a loss that is not finite."""
     number = loss_of(loss)
     if number is not None and not math.isfinite(number):
         raise LossNotFinite(f"the loss is {number} after {steps} more steps; {remedy}")

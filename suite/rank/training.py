@@ -34,14 +34,7 @@ class Training:
     """The training of a fresh, seeded net by a recipe, one epoch a call."""
 
     def __init__(self, rank: int, devices: list[torch.device], job: Job, recipe: TrainingRecipe) -> None:
-        """Build the net and its trainer.
-
-        Args:
-            rank: of this process.
-            devices: of this process.
-            job: gives trainer, model, world size and seed.
-            recipe: gives the rest.
-        """
+        """Build the net and its trainer; the recipe has what is not in the job."""
         self._shard = job.shard(rank)
         self._devices, self._job, self._recipe = devices, job, recipe
         trainer = contract.load_trainer(job.trainer)
@@ -58,14 +51,7 @@ class Training:
         return self._done >= self._recipe.epochs
 
     def epoch(self, number: int) -> Epoch:
-        """Train one epoch and evaluate; the last one closes the trainer, as does one without an accuracy.
-
-        Args:
-            number: from 0.
-
-        Raises:
-            ValueError: another epoch is next.
-        """
+        """Train one epoch and evaluate; the last one closes the trainer. A ValueError where another epoch is next."""
         if number != self._done or self.finished:
             raise ValueError(
                 f"epoch {number} was asked for after {self._done} of {self._recipe.epochs}: a net trains each epoch "

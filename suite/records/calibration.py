@@ -43,7 +43,6 @@ class Spread(Part):
     Attributes:
         locations: the estimate of each session of two groups of workers of the same code, ln(t / t).
         errors: the standard error of each of them, from its own windows.
-        rounds: how many each session had.
         log_times: ln(seconds a step) of each session, unpaired, as stored baselines are.
     """
 
@@ -221,8 +220,7 @@ def path_for(report_dir: Path, machine_key: str) -> Path:
 def read(report_dir: Path, machine_key: str) -> Calibration | None:
     """Return the calibration of a machine; None where it was never calibrated.
 
-    Raises:
-        RecordError: the file is there and cannot be read, is another machine's, or lies elsewhere.
+    A RecordError says that the file is there and cannot be read, is another machine's, or lies elsewhere.
     """
     path = path_for(report_dir, machine_key)
     if not path.exists():

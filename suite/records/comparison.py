@@ -26,12 +26,9 @@ class Difference(NamedTuple):
 def differences(
     first: Mapping[str, object], second: Mapping[str, object], *, common: bool = False, prefix: str = ""
 ) -> list[Difference]:
-    """Return what has different values, in the order of the first run.
+    """Return what has different values by name, in the order of the first run.
 
-    Args:
-        first, second: value by name.
-        common: whether to leave out what only one of them has.
-        prefix: of every name.
+    With `common`, what only one of them has is left out. `prefix` is that of every name in the result.
     """
     names = [name for name in dict.fromkeys((*first, *second)) if not common or (name in first and name in second)]
     return [

@@ -34,7 +34,6 @@ class Count(Part):
     Attributes:
         what: a name of `EXCHANGES` or `OTHERS`.
         dtype: of the elements that an exchange carries; empty for other counters.
-        unit: what is counted.
         least, most: over the counted steps, by rank; one value where all ranks have the same.
     """
 
@@ -230,8 +229,8 @@ def most_reserved(ranks: Iterable[RankMemory]) -> int:
     return max((each for rank in ranks for each in rank.reserved_bytes), default=0)
 
 
-def _larger(before: RankMemory | None, window: PeakMemory | None) -> RankMemory:
-    every = [each for each in (before, window) if each is not None]
+def _larger(*of_a_rank: RankMemory | PeakMemory | None) -> RankMemory:
+    every = [each for each in of_a_rank if each is not None]
     resident = [each.resident_bytes for each in every if each.resident_bytes is not None]
     return RankMemory(
         allocated_bytes=_each([each.allocated_bytes for each in every]),

@@ -80,11 +80,7 @@ def read_model(path: Path, model: type[Model]) -> Model:
 
 
 def read_inside(folder: Path, path: Path, model: type[Model]) -> Model:
-    """Read a JSON file of ours that belongs to a folder, which may itself be a link.
-
-    Raises:
-        RecordError: as `read_model`, or a link leads out of the folder.
-    """
+    """Read a JSON file of ours that belongs to a folder, which may itself be a link, as `read_model` does."""
     require_inside(folder, path)
     return read_model(path, model)
 
@@ -95,22 +91,13 @@ def is_inside(folder: Path, path: Path) -> bool:
 
 
 def require_inside(folder: Path, path: Path) -> None:
-    """Refuse a path that does not lie in a folder once all links are followed.
-
-    Raises:
-        RecordError: a link leads out of the folder.
-    """
+    """Refuse with a RecordError a path that does not lie in a folder once all links are followed."""
     if not is_inside(folder, path):
         raise RecordError(f"{path}: a link leads out of the report folder; put the file or folder itself in its place")
 
 
 def _read_bounded(path: Path) -> bytes:
-    """Return the content of a regular file of bounded size. A link may lead to a device that never ends, or to a pipe.
-
-    Raises:
-        OSError: it cannot be read.
-        RecordError: it is no regular file, or too large.
-    """
+    """Return the content of a regular file of bounded size. A link may lead to a pipe, or a device that never ends."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # opening a pipe would wait for a writer
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise RecordError("not a regular file; put the file itself in its place")
@@ -121,11 +108,7 @@ def _read_bounded(path: Path) -> bytes:
 
 
 def _whole(digits: str) -> int:
-    """Return a number that a float can hold.
-
-    Raises:
-        RecordError: it has too many digits.
-    """
+    """Return a number that a float can hold."""
     if len(digits) > MAX_DIGITS:
         raise RecordError(f"a whole number of {len(digits)} digits; ours have {MAX_DIGITS} at most; remove it")
     return int(digits)

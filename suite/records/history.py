@@ -21,14 +21,7 @@ from suite.records import baselines
 from suite.records.baselines import Baseline, Identity
 from suite.records.comparison import differences
 from suite.records.files import RecordError, read_inside
-from suite.records.record import (
-    CellRecord,
-    Environment,
-    Machine,
-    Record,
-    Session,
-    oversubscribed_mark,
-)
+from suite.records.record import CellRecord, Environment, Machine, Record, Session, oversubscribed_mark
 from suite.verdict import Outcome
 from suite.verdict.metrics import Interval
 
@@ -46,15 +39,7 @@ class Digest(Record):
 
 @dataclass(frozen=True)
 class PastRun:
-    """A run as history keeps it.
-
-    Attributes:
-        folder: the name of its folder.
-        outcomes: how many cells came to what.
-        accepted: whether the baseline has it.
-        pages: those of `PAGES` that its folder has.
-        cells: those that have a series.
-    """
+    """A run as history keeps it; `outcomes` says how many cells came to what, and `cells` has those with a series."""
 
     folder: str
     run_id: str
@@ -115,8 +100,7 @@ class History:
     """All runs on machines of one key, as far as they are kept and can be read.
 
     Attributes:
-        runs: oldest first.
-        events: oldest first.
+        runs, events: oldest first.
         cells: in the order of the newest run, then what only older ones have.
         skipped: what could not be read.
         older: runs beyond `MAX_RUNS`, not read.
@@ -184,7 +168,7 @@ def read(folder: Path) -> History:
         cells=tuple(
             Series(
                 name if same_name[name] == 1 else f"{name} ({identity.definition})",
-                _place(chosen[identity], trainers),
+                (trainers[identity.trainer], chosen[identity].workload, identity.mode, str(identity.world_size)),
                 _points(identity, runs, baseline),
             )
             for identity, name in names.items()
@@ -226,11 +210,6 @@ def _probes(cells: Iterable[CellRecord]) -> Iterable[CellRecord]:
             reason="timed in every run, to show how fast the machine is",
             sec_per_epoch=Interval(statistics.median(of_cells)),
         )
-
-
-def _place(cell: CellRecord, trainers: Mapping[str, str]) -> tuple[str, str, str, str]:
-    mode = cells.measured_mode(cell.mode, cell.world_size)
-    return trainers[cell.trainer], cell.workload, mode, f"{cell.world_size}"
 
 
 def _points(identity: Identity, runs: Sequence[PastRun], baseline: Baseline) -> tuple[Point, ...]:

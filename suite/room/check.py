@@ -42,10 +42,7 @@ Sample = dict[psutil.Process, tuple[float, float]]  # when it was read, CPU seco
 def neighbours(devices: Devices, own: Iterable[int] | None = None, sample_s: float = 0.3) -> list[str]:
     """Return a sentence for everything else that uses the machine; nothing in a quiet room.
 
-    Args:
-        devices: of the run.
-        own: pids that are ours, as for `Meter.watch`; None is this process and its descendants.
-        sample_s: how long processes are observed; this call takes a little longer.
+    `own` are pids that are ours, as for `Meter.watch`. Processes are observed for `sample_s`.
     """
     with Meter(devices) as meter:
         meter.watch(own)

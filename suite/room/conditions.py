@@ -122,12 +122,7 @@ def disturbed(conditions: Conditions) -> str:
 
 
 def interrupted(duration_ns: Sequence[int], others_ns: Sequence[int]) -> bool:
-    """Return whether others had the cores of a rank for more than a twentieth of a window.
-
-    Args:
-        duration_ns: of the window on every rank.
-        others_ns: for how much of it others had the rank's cores; empty where that is not known.
-    """
+    """Return whether others had the cores of any rank for more than a twentieth of its window."""
     return any(100 * other > LIMIT_PERCENT * duration for duration, other in zip(duration_ns, others_ns, strict=False))
 
 
@@ -139,8 +134,6 @@ def limit_cores(conditions: Conditions) -> float:
 def resolution_s(processes: int, counters: int = 1) -> float:
     """Return three standard deviations of the error of foreign CPU time, in seconds.
 
-    Args:
-        processes: of ours.
-        counters: of the machine, or of single cores, that were added up.
+    It comes from `processes` of ours, and from `counters` of the machine or of single cores that were added up.
     """
     return 3 * TICK_S * float(((MACHINE_FIELDS * counters + PROCESS_FIELDS * processes) / 6) ** 0.5)

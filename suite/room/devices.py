@@ -109,11 +109,7 @@ class Devices:
 
 
 def one_host(chosen: Devices) -> Devices:
-    """Return devices that are all on this host.
-
-    Raises:
-        ValueError: they are on several.
-    """
+    """Return devices that are all on this host; a ValueError where they are on several."""
     if chosen.hosts > 1:
         raise ValueError(f"devices {chosen}: this command works on one host; leave out '{chosen.hosts}x'")
     return chosen
@@ -243,11 +239,10 @@ def parse(setting: str) -> Devices:
         problem = "; ".join(filter(None, (here.problem, cpu.problem)))
         return _cuda(range(len(here.gpus)), here) if here.gpus else replace(cpu, problem=problem)
     if match := re.fullmatch(r"(cpu|cuda)(?::([1-9][0-9]{0,4}))?", setting):
-        kind, number = match.groups()
-        if kind == "cpu":
-            return _cpu(int(number or 0))
+        if match[1] == "cpu":
+            return _cpu(int(match[2] or 0))
         here = survey()
-        return _cuda(range(int(number or len(here.gpus))), here)
+        return _cuda(range(int(match[2] or len(here.gpus))), here)
     entries = [entry.strip() for entry in setting.split(",")]
     if len(entries) > 1 and all(re.fullmatch(r"cpu(:[0-9]{1,5})?", entry) for entry in entries):
         raise ValueError(

@@ -70,13 +70,10 @@ def remedy_of(text: str) -> str:
 
 
 def too_old(driver: str, cuda: str) -> str:
-    """Return that a driver is too old for the CUDA that a torch is built for, and what to do; "" where it is not.
+    """Return that a driver ("535.104.05") is too old for the CUDA ("13.2") of a torch, and what to do; "" where not.
 
     A process may have a newer libcuda than the driver's own (cuda-compat), so that only what then fails is explained.
-
-    Args:
-        driver: its version, such as "535.104.05"; "" where it is not known.
-        cuda: its version, such as "13.2"; "" where torch has none.
+    Either is "" where it is not known.
     """
     has, of = (version.partition(".")[0] for version in (driver, cuda))
     needed = NEEDS.get(int(of), 0) if of.isdecimal() else 0

@@ -144,12 +144,7 @@ class Gpus:
 
 
 def between(before: GpuReading, after: GpuReading, known: frozenset[int], elapsed_s: float = 0.0) -> GpuConditions:
-    """Return the conditions of a GPU from one reading to the next.
-
-    Args:
-        known: processes that are ours, or were there before the run.
-        elapsed_s: between the readings; 0 where it is not known.
-    """
+    """Return the conditions of a GPU from one reading to the next, where processes are `known` or newcomers."""
     spent_ns = {THERMAL: _growth(before.thermal_ns, after.thermal_ns), POWER: _growth(before.power_ns, after.power_ns)}
     reasons = (before.reasons or 0) | (after.reasons or 0) | sum(bit for bit, ns in spent_ns.items() if (ns or 0) > 0)
     used_mj = _growth(before.millijoules, after.millijoules)

@@ -70,13 +70,10 @@ def usable_cores() -> int:
 
 
 def threads(ranks: int) -> int | None:
-    """Return how many threads each of so many ranks may compute with under a CPU quota.
+    """Return how many threads each of so many ranks may compute with under a CPU quota; None where that is no less.
 
     Libraries count the cores of this process, and not its quota. Where threads use it up, the kernel stops all of them
     until the next period (100 ms by default).
-
-    Returns:
-        At least 1; None where the quota is no less than the cores.
     """
     usable = usable_cores()
     return max(1, usable // ranks) if usable < len(available_cores()) else None
@@ -120,9 +117,6 @@ def allow_descriptors(more: int) -> Iterator[None]:
     worker, a store one of each rank, and every rank of gloo two of each other rank. The limit becomes no higher than
     needed, because a program may close all descriptors up to it. `select` cannot wait on those above 1,024, which a
     process has only where it could not open them before.
-
-    Args:
-        more: than are open now.
 
     Raises:
         ValueError: the hard limit is too low.
@@ -183,9 +177,7 @@ def templates() -> int:
 def lacking(workers: int, *, forked: bool = False) -> str:
     """Return why so many more workers do not fit, how many do, and what to do; "" where they may fit.
 
-    Args:
-        workers: how many.
-        forked: from a template; otherwise each loads torch by itself, as a template does.
+    Those that are not forked from a template load torch by themselves, as a template does.
     """
     allowed = memory()
     if allowed is None or workers <= (fit := _fit(allowed, forked)):

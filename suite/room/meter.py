@@ -38,15 +38,15 @@ CPUINFO_BYTES = 1 << 16  # some forty cores; on a machine of hundreds the whole 
 
 @dataclass(frozen=True)
 class Reading:
-    """The machine at one moment. CPU times are counted from some fixed point, in seconds.
+    """The machine at one moment. CPU times are counted from some fixed point, in seconds; None is what is not shown.
 
     Attributes:
         at_s: of `time.monotonic()`.
         busy_s: of all processes on the cores that this process may use, without interrupts.
-        steal_s: that the hypervisor took; None where the system does not show it.
+        steal_s: that the hypervisor took.
         own_s: of each process of ours that is still there.
         load: over one minute.
-        mhz: of the slowest core that a rank is bound to; None where there is none, or the system does not show it.
+        mhz: of the slowest core that a rank is bound to.
         known: GPU processes that are ours or were there before the run.
         cores: how many this process may use.
         counters: of how many cores or sums over cores the kernel's counters were added up.
@@ -141,10 +141,7 @@ def used_on(cores: Collection[int], stat: Path = STAT) -> Used:
 
     The sum over all cores is taken from the kernel where it knows no others, because it rounds each counter down. It is
     also taken where the kernel does not show each of these (macOS, and containers under lxcfs, which shows their own).
-
-    Args:
-        cores: by number.
-        stat: a file as /proc/stat, with user, nice, system, idle, iowait, irq, softirq and steal in ticks.
+    `stat` is a file as /proc/stat, with user, nice, system, idle, iowait, irq, softirq and steal in ticks.
     """
     shown = {name: list(map(int, ticks.split())) for name, ticks in CORE.findall(content(stat))}
     every, chosen = [shown.get("", [])], [shown.get(str(core), []) for core in cores]

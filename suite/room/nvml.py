@@ -187,14 +187,9 @@ def link_ends(gpu: Gpu) -> list[str]:
 
 
 def link(a: Gpu, b: Gpu, ends: Mapping[str, Sequence[str]]) -> str:
-    """Return how two cards are connected, as `nvidia-smi topo -m` has it.
+    """Return how two cards are connected, as `nvidia-smi topo -m` has it; `ends` has the `link_ends` of each, by UUID.
 
-    Args:
-        a, b: of two cards.
-        ends: `link_ends` of each, by UUID.
-
-    Returns:
-        "NV18" for 18 NVLinks, "PIX" to "SYS" without one, "?" where it is not known.
+    "NV18" is 18 NVLinks, "PIX" to "SYS" none, and "?" is not known.
     """
     bus = text(getattr(ask("nvmlDeviceGetPciInfo", b.card), "busId", b""))
     links = ends[a.uuid].count(bus) or min(ends[gpu.uuid].count("switch") for gpu in (a, b))
@@ -217,9 +212,7 @@ def _is_ours(handle: Any) -> bool:
     minor = ask("nvmlDeviceGetMinorNumber", handle)
     if minor is None or not (DEVICE_NODES / "nvidiactl").exists():
         return True
-    return os.access(
-        DEVICE_NODES / f"nvidia{minor}", os.R_OK | os.W_OK
-    )  # which also asks a group of the kernel's "devices"
+    return os.access(DEVICE_NODES / f"nvidia{minor}", os.R_OK | os.W_OK)
 
 
 def _card(handle: Any) -> Gpu:

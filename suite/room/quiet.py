@@ -43,15 +43,14 @@ OOM_SCORE, MOST_OOM_SCORE = 200, 1000  # thousandths of the machine's memory tha
 LOOKS, LOOK_S = 5, 0.001  # for another thread that runs
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # a CI system cancels a job; a terminal closes
 
 
 def environment(inherited: Mapping[str, str], kind: str, *, exact: bool = False) -> dict[str, str]:
-    """Return the environment of a launcher and its workers.
+    """Return the environment of a launcher and its workers on devices of a kind, "cpu" or "cuda".
 
-    Args:
-        inherited: the controller's own.
-        kind: "cpu" or "cuda"; the thread limits are for CPU ranks, which share the machine's cores among them.
-        exact: whether equal work must give equal bits, at the cost of time.
+    With `exact`, equal work must give equal bits, at the cost of time. The thread limits are for CPU ranks, which share
+    the machine's cores among them.
     """
     quiet = {**inherited, **ALLOCATOR}
     for name, tunable in HUGE_PAGES.items():  # in addition to the user's, which win
@@ -112,11 +111,8 @@ def share_cores(loadavg: Path = Path("/proc/loadavg")) -> None:
 
     Under the usual policy a rank that wakes may interrupt another one. With more ranks than cores this makes small
     collectives several times slower, and SCHED_BATCH prevents it. Beside busy processes SCHED_BATCH is the slower one,
-    because ranks have to wait until those give up a core. So it is chosen only where no other thread runs
-    (`python -m docs.evidence.wakeups` at 85bc9f57, docs/log.md).
-
-    Args:
-        loadavg: a file as /proc/loadavg, whose fourth field begins with the number of threads that run.
+    because ranks have to wait until those give up a core. So it is chosen only where no other thread runs: the fourth
+    field of `loadavg` begins with their number (`python -m docs.evidence.wakeups` at 85bc9f57, docs/log.md).
     """
     with contextlib.suppress(OSError):
         policy = os.SCHED_OTHER
@@ -156,9 +152,6 @@ def adopt_orphans() -> None:
     """Ask the kernel to make this process the parent of every descendant whose own parent ends (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # a CI system cancels a job; a terminal closes
 
 
 @contextlib.contextmanager
