@@ -143,7 +143,7 @@ class Service:
 
         The user's threads, or torch's, must not keep a measured machine busy or hang there.
         """
-        from suite.rank.commands import COMMANDS, Takeover
+        from suite.rank.commands import Takeover, obey
 
         while True:
             try:
@@ -155,7 +155,7 @@ class Service:
                 break
             if not message.get("arm", {}).get("script"):  # which needs a process of one thread at first
                 recorder.start()
-            answer = self._answer(name, partial(COMMANDS[name], self._state, **message))
+            answer = self._answer(name, partial(obey, self._state, name, message))
             recorder.start(answer.so_far if isinstance(answer, Takeover) else None)
             if isinstance(answer, Takeover):  # the main thread is the script's from now on
                 threading.Thread(target=self._beside, args=(name, number, answer.reach), daemon=True).start()

@@ -315,7 +315,7 @@ def read(kind: type[Value], content: Any) -> Value:
     Raises:
         TypeError: it lacks a field, or has one that is unknown or of another type; the message names it.
     """
-    value: Value = _read(kind, content, kind.__name__)
+    value: Value = _read(kind, content, getattr(kind, "__name__", "value"))
     return value
 
 

@@ -1,7 +1,7 @@
 """The commands that the controller can send to a worker: one function each, and a table of them (worker's side).
 
-Every function takes the worker's `State` and the command's arguments, and returns what is sent: a frozen value that the
-controller reads by the same class, or a dict that it keeps as it is.
+Every function takes the worker's `State` and the command's arguments, which `obey` reads as they are declared, and
+returns what is sent: a frozen value that the controller reads by the same class, or a dict that it keeps as it is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast, get_type_hints
 
 import torch
 from torch import distributed as dist
@@ -109,14 +109,13 @@ class State:
             dist.destroy_process_group()
 
 
-def describe(state: State, trainer: str, apart: dict[str, Any] | None = None) -> Described:
+def describe(state: State, trainer: str, apart: Apart | None = None) -> Described:
     """Return this interpreter's versions, and what the controller must know of a trainer."""
-    base = None if apart is None else read(Apart, apart)
-    if base is not None:
-        purity.redirect(base)
+    if apart is not None:
+        purity.redirect(apart)
     loaded = contract.load_trainer(trainer)
-    if base is not None:
-        purity.require_pure(base)
+    if apart is not None:
+        purity.require_pure(apart)
     return Described(about=contract.describe(loaded), versions=versions())
 
 
@@ -169,15 +168,14 @@ class Takeover:
     so_far: Callable[[], str]
 
 
-def setup(state: State, name: str, arm: dict[str, Any]) -> SetUp | Takeover:
+def setup(state: State, name: str, arm: Job) -> SetUp | Takeover:
     """Prepare an arm for timing under a name."""
-    job = read(Job, arm)
-    if job.apart is not None:
-        purity.redirect(job.apart)
-    if job.script is not None:
-        return _set_up_script(state, name, job, job.script)
-    timed = state.timed[name] = arms.TimedArm(state.rank, state.devices(job), job)
-    state.unproven[name] = job.apart
+    if arm.apart is not None:
+        purity.redirect(arm.apart)
+    if arm.script is not None:
+        return _set_up_script(state, name, arm, arm.script)
+    timed = state.timed[name] = arms.TimedArm(state.rank, state.devices(arm), arm)
+    state.unproven[name] = arm.apart
     return SetUp(timed.gradient_bytes, timed.sample_flop)
 
 
@@ -216,13 +214,12 @@ def _below(folder: str) -> Path:
     return Path(f"/proc/self/fd/{os.open(folder, os.O_RDONLY)}") if sys.platform == "linux" else Path(folder)
 
 
-def watch_script(state: State, arm: dict[str, Any]) -> Takeover:
+def watch_script(state: State, arm: WatchedScript) -> Takeover:
     """Run a script for a few updates and write what it does, as `suite.script.recording.Recording` does."""
-    job = read(WatchedScript, arm)
-    arms.settle(state.rank, job)
-    folder = _below(job.folder)
-    filled, kept = _isolated(state, job.script)
-    watched = recording.Recording(replace(job, script=filled, folder=str(folder)), state.rank)
+    arms.settle(state.rank, arm)
+    folder = _below(arm.folder)
+    filled, kept = _isolated(state, arm.script)
+    watched = recording.Recording(replace(arm, script=filled, folder=str(folder)), state.rank)
     return Takeover(watched.run, lambda: {**watched.reach(), "notes": [kept.note, kept.changed()]}, watched.so_far)
 
 
@@ -289,15 +286,15 @@ def count(state: State, name: str, steps: int) -> Counted:
     return timed.count(steps)
 
 
-def trace(state: State, arm: dict[str, Any], warm_up: int, steps: int, path: str) -> Traced | Takeover:
+def trace(state: State, arm: Job, warm_up: int, steps: int, path: str) -> Traced | Takeover:
     """Trace steps of an arm after a warm-up, into the file `path` with this rank's suffix."""
-    job, name = read(Job, arm), f"{os.path.basename(path)}-rank{state.rank}.json.gz"
-    if job.script is None:
-        with contextlib.closing(arms.TracedArm(state.rank, state.devices(job), job)) as traced:
+    name = f"{os.path.basename(path)}-rank{state.rank}.json.gz"
+    if arm.script is None:
+        with contextlib.closing(arms.TracedArm(state.rank, state.devices(arm), arm)) as traced:
             traced.window(warm_up)
             return arms.trace(traced, steps, Path(os.path.dirname(path), name))
     folder = _below(os.path.dirname(path))
-    timed, _ = _timed_script(state, job, job.script)
+    timed, _ = _timed_script(state, arm, arm.script)
 
     def reach() -> Traced:
         with contextlib.closing(timed):
@@ -315,44 +312,40 @@ def _beside_others(timed: arms.TimedArm | TimedScript, act: Callable[[], Value])
     return value, None if others is None else others.read_ns()
 
 
-def train(state: State, arm: dict[str, Any], recipe: dict[str, Any], epoch: int) -> Epoch:
+def train(state: State, arm: Job, recipe: TrainingRecipe, epoch: int) -> Epoch:
     """Train one epoch by a recipe, and evaluate. Epoch 0 begins with a fresh net and drops an unfinished one."""
-    job = read(Job, arm)
     if epoch == 0:
         if state.learner is not None:
             state.learner.close()
-        state.learner = training.Training(state.rank, state.devices(job), job, read(TrainingRecipe, recipe))
+        state.learner = training.Training(state.rank, state.devices(arm), arm, recipe)
     if state.learner is None:
         raise ValueError(f"epoch {epoch} was asked for and no net is in training: epoch 0 begins with one")
     answer = state.learner.epoch(epoch)
     if state.learner.finished:
         state.learner = None
-        accelerator.release(state.devices(job))
+        accelerator.release(state.devices(arm))
     return answer
 
 
-def bind(state: State, arm: dict[str, Any]) -> dict[str, Any]:
+def bind(state: State, arm: CaseJob) -> dict[str, Any]:
     """Prepare for cases: bind devices, join the process group, and import the trainer, which can take longer."""
-    job = read(CaseJob, arm)
-    state.devices(job)
-    contract.load_trainer(job.trainer)
+    state.devices(arm)
+    contract.load_trainer(arm.trainer)
     return {}
 
 
-def observe(state: State, arm: dict[str, Any], case: dict[str, Any], check: str, plain: bool, name: str) -> Observed:
+def observe(state: State, arm: CaseJob, case: dict[str, Any], check: str, plain: bool, name: str) -> Observed:
     """Run a trainer through a case of a correctness check, and write what this rank saw under a name."""
-    job = read(CaseJob, arm)
-    trainer, devices = contract.load_trainer(job.trainer), state.devices(job)
+    trainer, devices = contract.load_trainer(arm.trainer), state.devices(arm)
     seen, state.loss = observation.observe(trainer, devices, Case.from_json(case), state.rank, check=check, plain=plain)
     state.oracle = getattr(trainer, "oracle", "sgd")
     returned = None not in seen["losses"]
     return Observed(state.keep(seen, name), seen["raised"], plain=seen["plain"], returned=returned)
 
 
-def train_model(state: State, arm: dict[str, Any], name: str) -> Observed:
+def train_model(state: State, arm: ModelJob, name: str) -> Observed:
     """Train the first minibatches of a workload, and write under a name what the modules did on this rank."""
-    job = read(ModelJob, arm)
-    seen = own_model.train(contract.load_trainer(job.trainer), state.devices(job), job, state.rank)
+    seen = own_model.train(contract.load_trainer(arm.trainer), state.devices(arm), arm, state.rank)
     training = any(a_pass["training"] for step in seen["steps"] for a_pass in step["passes"])
     return Observed(state.keep(seen, name), training=training)
 
@@ -401,19 +394,18 @@ def compare_models(state: State, alone: str, ranks: list[str]) -> Judgement:
     return compared.judge(kept.read(Path(alone)), [kept.read(Path(file)) for file in ranks])
 
 
-def collective(state: State, exchange: dict[str, Any], size_bytes: int, calls: int, check: bool, lead_in: int) -> Timed:
+def collective(state: State, exchange: Exchange, size_bytes: int, calls: int, check: bool, lead_in: int) -> Timed:
     """Time one window of a collective, as `suite.rank.collectives.time_calls` does."""
-    told = read(Exchange, exchange)
-    duration_ns = collectives.time_calls(state.rank, told, size_bytes, calls, check=check, lead_in=lead_in)
+    duration_ns = collectives.time_calls(state.rank, exchange, size_bytes, calls, check=check, lead_in=lead_in)
     return Timed(duration_ns=duration_ns)
 
 
-def load(state: State, place: dict[str, Any], function: str, folder: str) -> dict[str, Any]:
+def load(state: State, place: Place, function: str, folder: str) -> dict[str, Any]:
     """Prepare for calls: bind devices, join the process group, and import the function, which can take longer.
 
     `function` is `module:function` or `path.py:function`, also one in `folder`.
     """
-    state.devices(read(Place, place))
+    state.devices(place)
     if folder and folder not in sys.path:
         sys.path.append(folder)
     load_object(function)
@@ -438,3 +430,10 @@ _ALL = (
     *(watch_script, judge_script),
 )
 COMMANDS: dict[str, Callable[..., object]] = {command.__name__: command for command in _ALL}
+
+
+def obey(state: State, name: str, arguments: dict[str, Any]) -> object:
+    """Call a command with arguments that arrived as JSON, each read as the kind that the command declares."""
+    command = COMMANDS[name]
+    kinds = get_type_hints(command)
+    return command(state, **{key: read(kinds[key], value) for key, value in arguments.items()})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -365,7 +365,7 @@ def test_unused_memory_is_given_back_after_everything_that_trains(
     arm.window(1)
     arm.probe(1, resident=True, share=1, exchange=True, alone=False)
     arm.count(1)
-    commands.train(State(0), asdict(learners.job(NOTED)), asdict(recipe(dataset, epochs=1)), 0)
+    commands.train(State(0), learners.job(NOTED), recipe(dataset, epochs=1), 0)
     assert released == [[CPU]] * 4
 
 
@@ -404,19 +404,19 @@ class TestTheCommand:
         state, told = State(0), recipe(dataset)
         for epoch in range(3):
             assert [net.closed for net in noted] == [0] * bool(epoch)
-            answer = commands.train(state, asdict(learners.job(NOTED)), asdict(told), epoch)
+            answer = commands.train(state, learners.job(NOTED), told, epoch)
         assert answer.accuracy == curve(told)[-1]
         assert [net.closed for net in noted] == [1]
         assert state.learner is None
         with pytest.raises(ValueError, match="epoch 3 was asked for and no net is in training: epoch 0 begins"):
-            commands.train(state, asdict(learners.job(NOTED)), asdict(told), 3)
+            commands.train(state, learners.job(NOTED), told, 3)
 
     def test_unfinished_net_is_closed_by_the_next_one_and_by_the_workers_end(
         self, dataset: Prepared, noted: list[Noted]
     ) -> None:
         state = State(0)
-        commands.train(state, asdict(learners.job(NOTED)), asdict(recipe(dataset)), 0)
-        commands.train(state, asdict(learners.job(NOTED, seed=2)), asdict(recipe(dataset)), 0)
+        commands.train(state, learners.job(NOTED), recipe(dataset), 0)
+        commands.train(state, learners.job(NOTED, seed=2), recipe(dataset), 0)
         assert [net.closed for net in noted] == [1, 0]
         state.close()
         assert [net.closed for net in noted] == [1, 1]
