@@ -28,8 +28,7 @@ from suite.processes.folder import FOLDER
 from suite.processes.jobs import LOADERS, READ_AHEAD, Counted, Job, ModelSpec, Place, Prepared, Traced
 from suite.properties import contract
 from suite.rank import counting, kept, recorder
-from suite.rank.finite import first_bad_sample
-from suite.rank.timing import require_finite, window
+from suite.rank.timing import first_bad_sample, require_finite, window
 from suite.room import accelerator, limits, quiet
 from suite.room.devices import survey
 from suite.script.timed import TimedScript

@@ -57,8 +57,7 @@ from suite.properties.case import Case
 from suite.properties.seen import Seen
 from suite.rank import arm as arms
 from suite.rank import collectives, counting, kept, own_model, purity, recorder, training
-from suite.rank.finite import first_not_finite
-from suite.rank.timing import LossNotFinite, Others
+from suite.rank.timing import LossNotFinite, Others, first_not_finite
 from suite.room import accelerator
 from suite.script import isolation, recording
 from suite.script import judge as script_judge

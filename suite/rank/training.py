@@ -26,7 +26,7 @@ from reference.scatter import shard_bounds
 from suite.processes.jobs import Epoch, Job, TrainingRecipe
 from suite.properties import contract
 from suite.rank.arm import PARTS, make_trainer, open_dataset
-from suite.rank.finite import first_not_finite
+from suite.rank.timing import first_not_finite
 from suite.room import accelerator
 
 
