@@ -61,17 +61,11 @@ TRAINERS = (
 
 @dataclass
 class ForkedGroup:
-    """The living workers of one group, and how those that ended badly did.
+    """The living workers of one group, and how those that ended badly did."""
 
-    Attributes:
-        running: rank by process id.
-        failures: of the ranks that failed, the first one first.
-        cause: why it was given up before all its workers were there.
-    """
-
-    running: dict[int, int] = field(default_factory=dict)
-    failures: list[Exit] = field(default_factory=list)
-    cause: str = ""
+    running: dict[int, int] = field(default_factory=dict)  # rank by process id
+    failures: list[Exit] = field(default_factory=list)  # of the ranks that failed, the first one first
+    cause: str = ""  # why it was given up before all its workers were there
 
     def end(self, pid: int, exitcode: int) -> None:
         """Record that a rank has ended; the first failure ends the ranks that are left, as torch's agent does."""

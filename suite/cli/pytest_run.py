@@ -36,19 +36,15 @@ class Ended:
     """How a pytest run ended, and what it read or measured.
 
     Attributes:
-        status: pytest's exit status.
-        settings: of the run; None where pytest did not get as far.
         cells: that were selected, in pytest's order, where only the selection was wanted; empty where none was, or
             requested devices are missing.
-        run: the run behind the cells; None where none began.
-        interrupted: by Ctrl-C. Pytest's status is the same for a file that cannot be collected.
     """
 
-    status: int = 0
-    settings: Config | None = None
+    status: int = 0  # pytest's exit status
+    settings: Config | None = None  # of the run; None where pytest did not get as far
     cells: tuple[Cell, ...] = ()
-    run: RunResult | None = None
-    interrupted: bool = False
+    run: RunResult | None = None  # the run behind the cells; None where none began
+    interrupted: bool = False  # by Ctrl-C. Pytest's status is the same for a file that cannot be collected.
 
 
 def run(arguments: Sequence[str], change: Callable[[Config], Config] = lambda settings: settings) -> Ended:

@@ -184,23 +184,14 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Start:
-    """Start a group of workers.
+    """Start a group of workers."""
 
-    Attributes:
-        group: its name.
-        size: how many processes, one a rank.
-        log_dir: the folder for their stdout and stderr.
-        args: the arguments of `suite.worker`.
-        ranks: of these processes, in a group that may span hosts; empty where they are the whole group.
-        world_size: of the whole group.
-    """
-
-    group: str
-    size: int
-    log_dir: str
-    args: tuple[str, ...]
-    ranks: tuple[int, ...] = ()
-    world_size: int = 0
+    group: str  # its name
+    size: int  # how many processes, one a rank
+    log_dir: str  # the folder for their stdout and stderr
+    args: tuple[str, ...]  # the arguments of `suite.worker`
+    ranks: tuple[int, ...] = ()  # of these processes, in a group that may span hosts; empty for a whole group
+    world_size: int = 0  # of the whole group
 
 
 @dataclass(frozen=True)
@@ -222,26 +213,17 @@ class Stacks:
 
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
-    """A launcher is up; one of another host tells what that host has.
+    """A launcher is up; one of another host tells what that host has."""
 
-    Attributes:
-        host: its name; empty for the controller's own.
-        torch: the version that its workers load.
-        commit: that is checked out where it was started.
-        files: digests by path of the suite's files, and of the project's that differ from the commit.
-        cores, gpus: how many its workers may use.
-        node: torch's number of the host.
-        load_s: seconds that loading torch took; 0 where each worker loads it.
-    """
-
-    host: str = ""
-    torch: str = ""
-    commit: str = ""
+    host: str = ""  # its name; empty for the controller's own
+    torch: str = ""  # the version that its workers load
+    commit: str = ""  # that is checked out where it was started
+    # Digests by path of the suite's files, and of the project's that differ from the commit.
     files: dict[str, str] = field(default_factory=dict)
-    cores: int = 0
+    cores: int = 0  # that its workers may use
     gpus: int = 0
-    node: int = 0
-    load_s: float = 0.0
+    node: int = 0  # torch's number of the host
+    load_s: float = 0.0  # seconds that loading torch took; 0 where each worker loads it
     event: Literal["launcher"] = "launcher"
 
 
@@ -292,16 +274,11 @@ class Exit:
 
 @dataclass(frozen=True)
 class Ended:
-    """A group of workers has ended.
-
-    Attributes:
-        failures: the ranks that failed, the first one first.
-        cause: why the group could not run; empty where it ran.
-    """
+    """A group of workers has ended."""
 
     group: str
-    failures: tuple[Exit, ...] = ()
-    cause: str = ""
+    failures: tuple[Exit, ...] = ()  # the ranks that failed, the first one first
+    cause: str = ""  # why the group could not run; empty where it ran
     event: Literal["ended"] = "ended"
 
 

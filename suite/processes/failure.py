@@ -76,17 +76,15 @@ class WorkerFailure(Exception):
     """One group of workers could not do what it was asked.
 
     Attributes:
-        cause: one line: which rank, what happened, what to do where that is known.
         details: more lines: a traceback, the end of a rank's stderr, every live rank's stack.
         refused: whether it was the trainer that raised; otherwise it died, was silent, or our own code raised.
-        timed_out: whether a rank did not answer within its deadline.
     """
 
     group: str
-    cause: str
+    cause: str  # one line: which rank, what happened, what to do where that is known
     details: list[str] = field(default_factory=list)
     refused: bool = False
-    timed_out: bool = False
+    timed_out: bool = False  # whether a rank did not answer within its deadline
 
     def __post_init__(self) -> None:
         self.cause, self.details = harmless(self.cause, LONGEST_CAUSE), [harmless(detail) for detail in self.details]

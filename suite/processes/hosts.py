@@ -45,27 +45,17 @@ KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER
 
 @dataclass(frozen=True, kw_only=True)
 class Hosts:
-    """What the controller knows of a run's hosts beforehand.
+    """What the controller knows of a run's hosts beforehand."""
 
-    Attributes:
-        count: of the hosts, the controller's own among them.
-        per_host: devices on each.
-        endpoint: HOST:PORT of torch's rendezvous, on the controller's host.
-        run_id: of the rendezvous.
-        secret: that all hosts have.
-        torch, commit, files: of the code here, as `suite.processes.channel.Launcher` has them.
-        join_s: until all hosts must be there.
-    """
-
-    count: int
-    per_host: int
-    endpoint: str
-    run_id: str
-    secret: bytes
-    torch: str = ""
+    count: int  # of the hosts, the controller's own among them
+    per_host: int  # devices on each
+    endpoint: str  # HOST:PORT of torch's rendezvous, on the controller's host
+    run_id: str  # of the rendezvous
+    secret: bytes  # that all hosts have
+    torch: str = ""  # this and the next two are of the code here, as `Launcher` has them
     commit: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
-    join_s: float = JOIN_S
+    join_s: float = JOIN_S  # until all hosts must be there
 
     def layout(self, size: int, *, spread: bool = False) -> list[tuple[int, ...]]:
         """Return the ranks of each host, the controller's first, without hosts at the end that have none.

@@ -11,19 +11,12 @@ DIVERGED = "lower lr, or choose another init"
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the ranks of a group run.
+    """Where the ranks of a group run."""
 
-    Attributes:
-        processes: "one" process drives all devices, or there is one "per-device".
-        devices: torch device names, in rank order.
-        backend: of the process group, where there is one.
-        pinned: the cores that each rank is pinned to, in rank order; empty leaves the processes free.
-    """
-
-    processes: Literal["one", "per-device"]
-    devices: tuple[str, ...]
-    backend: str
-    pinned: tuple[tuple[int, ...], ...] = ()
+    processes: Literal["one", "per-device"]  # "one" process drives all devices, or there is one "per-device"
+    devices: tuple[str, ...]  # torch device names, in rank order
+    backend: str  # of the process group, where there is one
+    pinned: tuple[tuple[int, ...], ...] = ()  # the cores of each rank, in rank order; empty leaves processes free
 
     @property
     def size(self) -> int:
@@ -48,14 +41,7 @@ class CaseJob(Place):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelJob(CaseJob):
-    """Train the first minibatches of a user's workload: `suite.plan.workloads.Workload` describes the fields.
-
-    Attributes:
-        seed: of the weights and of the order of samples; rank r starts from seed + r.
-        generator_seed: of everything that the model and the trainer draw while they train.
-        shares_draws: whether a sample gets the random numbers that one device would draw for it.
-        stays_in_eval: whether every module stays in eval mode, whatever the step sets.
-    """
+    """Train the first minibatches of a user's workload: `suite.plan.workloads.Workload` describes the fields."""
 
     world_size: int
     model: str
@@ -65,33 +51,25 @@ class ModelJob(CaseJob):
     batch: int
     steps: int
     lr: float
-    seed: int
-    generator_seed: int
-    shares_draws: bool
-    stays_in_eval: bool
+    seed: int  # of the weights and of the order of samples; rank r starts from seed + r
+    generator_seed: int  # of everything that the model and the trainer draw while they train
+    shares_draws: bool  # whether a sample gets the random numbers that one device would draw for it
+    stays_in_eval: bool  # whether every module stays in eval mode, whatever the step sets
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A dataset that a worker has loaded and kept in files that others map.
-
-    Attributes:
-        tokens: of one sample (`reference.nest.tokens`); 0 where samples are not texts.
-        idx_root: where the book's own loader finds the same samples; None where it cannot.
-        unfit: why the built-in trainers' losses cannot take its y; "" where they can.
-        no_labels: what y is where it has no class labels, and so no accuracy, such as "float32 (n,)"; "" where it has.
-        not_finite: where the first NaN or infinity of the training samples is, such as "nan in train_X, sample 3"; ""
-            for none. A mask may rightly have some.
-    """
+    """A dataset that a worker has loaded and kept in files that others map."""
 
     name: str
     folder: str
     train_samples: int
     test_samples: int
-    tokens: int = 0
-    idx_root: str | None = None
-    unfit: str = ""
-    no_labels: str = ""
+    tokens: int = 0  # of one sample (`reference.nest.tokens`); 0 where samples are not texts
+    idx_root: str | None = None  # where the book's own loader finds the same samples; None where it cannot
+    unfit: str = ""  # why the built-in trainers' losses cannot take its y; "" where they can
+    no_labels: str = ""  # what y is where it has no class labels, and so no accuracy, such as "float32 (n,)"
+    # Where the first NaN or infinity of the training samples is: "nan in train_X, sample 3". A mask may have some.
     not_finite: str = ""
 
     @property
@@ -120,17 +98,11 @@ class ModelSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Apart:
-    """For workers of another commit: what they find in the candidate's working tree has its place in the checkout.
+    """For workers of another commit: what they find in the candidate's working tree has its place in the checkout."""
 
-    Attributes:
-        candidate_root: the top of the candidate's working tree; nothing is imported from there.
-        checkout: the top of the base's checkout.
-        allowed: folders of the measuring code, which both sides share, wherever they are.
-    """
-
-    candidate_root: str
-    checkout: str
-    allowed: tuple[str, ...] = ()
+    candidate_root: str  # the top of the candidate's working tree; nothing is imported from there
+    checkout: str  # the top of the base's checkout
+    allowed: tuple[str, ...] = ()  # folders of the measuring code, which both sides share, wherever they are
 
 
 OUT = "{out}"  # in a script's command, until each group of ranks has a fresh folder
@@ -138,68 +110,42 @@ OUT = "{out}"  # in a script's command, until each group of ranks has a fresh fo
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptRun:
-    """A training script as one rank runs it.
+    """A training script as one rank runs it."""
 
-    Attributes:
-        words: of its command, the script's path or -m and a module first; no placeholders any more.
-        directory: the working directory.
-        environment: variables that are set for it.
-        update: `module:function` or `module:Class.method`, which makes an update; "" for torch's optimizers.
-        script_from: the folder that a relative path of the script starts from.
-        isolated: folders that it may write to, and that stay as they are.
-        exchanges: whether its ranks exchange anything but objects.
-    """
-
-    words: tuple[str, ...]
-    directory: str
-    environment: dict[str, str]
-    update: str = ""
-    script_from: str = ""
-    isolated: tuple[str, ...] = ()
-    exchanges: bool = True
+    words: tuple[str, ...]  # of its command, the script's path or -m and a module first; no placeholders any more
+    directory: str  # the working directory
+    environment: dict[str, str]  # variables that are set for it
+    update: str = ""  # `module:function` or `module:Class.method`, which makes an update; "" for torch's optimizers
+    script_from: str = ""  # the folder that a relative path of the script starts from
+    isolated: tuple[str, ...] = ()  # folders that it may write to, and that stay as they are
+    exchanges: bool = True  # whether its ranks exchange anything but objects
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchedScript(Place):
-    """Run a training script for a few updates and keep what it does: `suite.script.recording.Recording`.
-
-    Attributes:
-        double: whether to compute in float64.
-        replay: how to feed what was recorded; "" records.
-        ranks: how many were recorded, for a replay.
-        as_cuda: whether to show the script the CPU as its GPU.
-    """
+    """Run a training script for a few updates and keep what it does: `suite.script.recording.Recording`."""
 
     script: ScriptRun
     folder: str
-    double: bool = True
-    replay: str = ""
-    ranks: int = 0
-    as_cuda: bool = False
+    double: bool = True  # whether to compute in float64
+    replay: str = ""  # how to feed what was recorded; "" records
+    ranks: int = 0  # how many were recorded, for a replay
+    as_cuda: bool = False  # whether to show the script the CPU as its GPU
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job(CaseJob):
-    """Train a workload's model, to be timed or for its accuracy.
-
-    Attributes:
-        global_batch: samples of a minibatch over all ranks.
-        seed: of the weights and of the order of samples; rank r starts from seed + r.
-        dataset: what to time on.
-        free_cores: for the loader's processes.
-        apart: where the worker belongs to another commit.
-        script: in the place of trainer, model and data.
-    """
+    """Train a workload's model, to be timed or for its accuracy."""
 
     world_size: int
-    global_batch: int
+    global_batch: int  # samples of a minibatch over all ranks
     lr: float
-    seed: int
+    seed: int  # of the weights and of the order of samples; rank r starts from seed + r
     workload: ModelSpec
-    dataset: Prepared
-    free_cores: tuple[int, ...] = ()
-    apart: Apart | None = None
-    script: ScriptRun | None = None
+    dataset: Prepared  # what to time on
+    free_cores: tuple[int, ...] = ()  # for the loader's processes
+    apart: Apart | None = None  # where the worker belongs to another commit
+    script: ScriptRun | None = None  # in the place of trainer, model and data
 
     def shard(self, rank: int) -> dict[str, int]:
         """Return the world size and the rank by which a process takes its part; one process takes all of it."""
@@ -243,12 +189,9 @@ class SetUp:
 
 @dataclass(frozen=True, kw_only=True)
 class PeakMemory:
-    """The most bytes that one process held during a window, and on its accelerators what became of them.
+    """The most bytes that one process held during a window, as `suite.records.counters.RankMemory` has them.
 
-    Attributes:
-        allocated_bytes, reserved_bytes, resident_bytes, since_start: as `suite.records.counters.RankMemory` has them.
-        returned_bytes: of those reserved, what the process has given back by now, on each of its accelerators.
-        free_bytes: what each of these has free now, for all processes; 0 where that is not known.
+    On each of its accelerators, `returned_bytes` are those of the reserved ones that it has given back by now.
     """
 
     allocated_bytes: tuple[int, ...] = ()
@@ -256,7 +199,7 @@ class PeakMemory:
     resident_bytes: int | None = None
     since_start: bool = False
     returned_bytes: tuple[int, ...] = ()
-    free_bytes: tuple[int, ...] = ()
+    free_bytes: tuple[int, ...] = ()  # what each of these has free now, for all processes; 0 where that is not known
 
 
 @dataclass(frozen=True)
@@ -309,26 +252,16 @@ class Probed:
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """The answer to `train`.
+    """The answer to `train`."""
 
-    Attributes:
-        accuracy: share of the test labels that were predicted right, from 0 to 1.
-        train_s: this rank's seconds of training.
-        train_samples, test_samples: that were trained on, and classified after it.
-        loss: this rank's share of the mean training loss; None where its trainer returns none.
-        test_loss: of texts, the mean cross-entropy of a test label, in nats; None for other data.
-        not_finite: the first parameter that is not finite on this rank; "" where all are finite.
-        not_scored: why the net's outputs have no accuracy, as far as this rank has seen any; "" where they have one.
-    """
-
-    accuracy: float
-    train_s: float
-    train_samples: int
-    test_samples: int
-    loss: float | None = None
-    test_loss: float | None = None
-    not_finite: str = ""
-    not_scored: str = ""
+    accuracy: float  # share of the test labels that were predicted right, from 0 to 1
+    train_s: float  # this rank's seconds of training
+    train_samples: int  # that were trained on
+    test_samples: int  # that were classified after it
+    loss: float | None = None  # this rank's share of the mean training loss; None where its trainer returns none
+    test_loss: float | None = None  # of texts, the mean cross-entropy of a test label, in nats; None for other data
+    not_finite: str = ""  # the first parameter that is not finite on this rank; "" where all are finite
+    not_scored: str = ""  # why the outputs that this rank has seen have no accuracy; "" where they have one
 
 
 @dataclass(frozen=True)
@@ -374,18 +307,10 @@ class TorchGpu:
 
 @dataclass(frozen=True, kw_only=True)
 class TorchGpus:
-    """The answer of a worker that is asked which GPUs torch can use.
+    """The answer of a worker that is asked which GPUs torch can use."""
 
-    Attributes:
-        torch: its version.
-        cuda: the version of CUDA that it is built for; "" where it is for none.
-        architectures: that it has kernels for, such as "sm_90".
-        reason: why there is no CUDA; "" where there is.
-        gpus: in CUDA's order.
-    """
-
-    torch: str
-    architectures: tuple[str, ...]
-    cuda: str = ""
-    reason: str = ""
-    gpus: tuple[TorchGpu, ...] = ()
+    torch: str  # its version
+    architectures: tuple[str, ...]  # that it has kernels for, such as "sm_90"
+    cuda: str = ""  # the version of CUDA that it is built for; "" where it is for none
+    reason: str = ""  # why there is no CUDA; "" where there is
+    gpus: tuple[TorchGpu, ...] = ()  # in CUDA's order

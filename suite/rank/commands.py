@@ -157,14 +157,12 @@ class Takeover:
     """The main thread belongs to a script from now on, and another one serves the controller.
 
     Attributes:
-        run: the script, in the main thread.
         reach: waits in the other one until the script has come as far as the command wants, and returns its answer.
-        so_far: returns in words how far it has come.
     """
 
-    run: Callable[[], NoReturn]
+    run: Callable[[], NoReturn]  # the script, in the main thread
     reach: Callable[[], object]
-    so_far: Callable[[], str]
+    so_far: Callable[[], str]  # returns in words how far it has come
 
 
 def setup(state: State, name: str, arm: Job) -> SetUp | Takeover:

@@ -69,15 +69,7 @@ class AcceptedNet(Part):
 
 
 class AcceptedCell(Part):
-    """One run's time for one cell.
-
-    Attributes:
-        counters: what one step did; None where it was not counted.
-        efficiency: its estimate; None on one device, or where one device was not measured.
-        parts: what each bar of the waterfall takes of the ideal step, by the bar's name
-            (`suite.verdict.diagnose.bar_name`); empty where there is no waterfall.
-        nets: those of one device; empty on several.
-    """
+    """One run's time for one cell."""
 
     trainer: str
     workload: str
@@ -88,10 +80,11 @@ class AcceptedCell(Part):
     oversubscribed: bool = False
     sec_per_epoch: Credible
     sessions: Annotated[int, Field(ge=0)]
-    counters: Counters | None = None
-    efficiency: Credible | None = None
+    counters: Counters | None = None  # what one step did; None where it was not counted
+    efficiency: Credible | None = None  # its estimate; None on one device, or where one device was not measured
+    # What each bar of the waterfall takes of the ideal step, by `suite.verdict.diagnose.bar_name`.
     parts: dict[str, Finite] = Field(default_factory=dict, max_length=len(CAUSES))
-    nets: tuple[AcceptedNet, ...] = ()
+    nets: tuple[AcceptedNet, ...] = ()  # those of one device; empty on several
 
     @property
     def identity(self) -> Identity:

@@ -42,12 +42,11 @@ class Spread(Part):
 
     Attributes:
         locations: the estimate of each session of two groups of workers of the same code, ln(t / t).
-        errors: the standard error of each of them, from its own windows.
         log_times: ln(seconds a step) of each session, unpaired, as stored baselines are.
     """
 
     locations: tuple[Log, ...] = Field(min_length=2)
-    errors: tuple[Noise, ...]
+    errors: tuple[Noise, ...]  # the standard error of each of them, from its own windows
     rounds: tuple[Annotated[int, Field(ge=2)], ...]
     log_times: tuple[Log, ...] = Field(min_length=2)
 

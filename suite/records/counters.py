@@ -29,33 +29,22 @@ PLURALS = {"kernel launch": "kernel launches", "device copy": "device copies"}
 
 
 class Count(Part):
-    """One counter of a step.
+    """One counter of a step."""
 
-    Attributes:
-        what: a name of `EXCHANGES` or `OTHERS`.
-        dtype: of the elements that an exchange carries; empty for other counters.
-        least, most: over the counted steps, by rank; one value where all ranks have the same.
-    """
-
-    what: str
-    dtype: str = ""
+    what: str  # a name of `EXCHANGES` or `OTHERS`
+    dtype: str = ""  # of the elements that an exchange carries; empty for other counters
     unit: Literal["calls", "bytes"] = "calls"
+    # Over the counted steps, by rank; one value where all ranks have the same.
     least: Annotated[tuple[int, ...], Field(min_length=1)]
     most: Annotated[tuple[int, ...], Field(min_length=1)]
 
 
 class Counters(Part):
-    """What a step of one arm does.
+    """What a step of one arm does."""
 
-    Attributes:
-        made_with: what may change counts without a change of code: torch's version, and that of the definitions.
-        steps: how many were counted on each rank.
-        counts: in no order; what never happened has no entry, or one of 0.
-    """
-
-    made_with: str
-    steps: int
-    counts: tuple[Count, ...]
+    made_with: str  # what may change counts without a change of code: torch's version, and that of the definitions
+    steps: int  # how many were counted on each rank
+    counts: tuple[Count, ...]  # in no order; what never happened has no entry, or one of 0
 
     def comparable(self, other: Counters) -> bool:
         """Return whether a difference means that the code differs."""
@@ -193,16 +182,13 @@ def _range(values: Sequence[int]) -> str:
 class RankMemory(Part):
     """The peak memory of one rank's process.
 
-    Attributes:
-        allocated_bytes, reserved_bytes: of tensors, and with what torch's allocator keeps for later ones, on each
-            accelerator of the process; empty on CPUs.
-        resident_bytes: of the process in the machine's memory; None on accelerators.
-        since_start: whether `resident_bytes` is the peak since the process began, because its kernel resets none.
+    Of tensors it is on each accelerator of the process, also with what torch's allocator keeps for later ones; empty on
+    CPUs. `since_start` is whether `resident_bytes` is since the process began, because its kernel resets no peak.
     """
 
     allocated_bytes: tuple[int, ...] = ()
     reserved_bytes: tuple[int, ...] = ()
-    resident_bytes: int | None = None
+    resident_bytes: int | None = None  # of the process in the machine's memory; None on accelerators
     since_start: bool = False
 
 

@@ -97,25 +97,16 @@ class Skipped(NamedTuple):
 
 @dataclass(frozen=True)
 class History:
-    """All runs on machines of one key, as far as they are kept and can be read.
-
-    Attributes:
-        runs, events: oldest first.
-        cells: in the order of the newest run, then what only older ones have.
-        skipped: what could not be read.
-        older: runs beyond `MAX_RUNS`, not read.
-        left_out: cells beyond `MAX_CELLS`, without a series, of the record that has most of them.
-        baseline_problem: why accepted runs are not known; "" where they are.
-    """
+    """All runs on machines of one key, as far as they are kept and can be read, oldest first."""
 
     machine_key: str
     runs: tuple[PastRun, ...]
     events: tuple[Event, ...]
-    cells: tuple[Series, ...]
-    skipped: tuple[Skipped, ...] = ()
-    older: int = 0
-    left_out: int = 0
-    baseline_problem: str = ""
+    cells: tuple[Series, ...]  # in the order of the newest run, then what only older ones have
+    skipped: tuple[Skipped, ...] = ()  # what could not be read
+    older: int = 0  # runs beyond `MAX_RUNS`, not read
+    left_out: int = 0  # cells beyond `MAX_CELLS`, without a series, of the record that has most of them
+    baseline_problem: str = ""  # why accepted runs are not known; "" where they are
 
 
 def read(folder: Path) -> History:

@@ -51,55 +51,31 @@ PROTECTIVE = frozenset({"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdo
 
 
 class GpuConditions(Part):
-    """One GPU during a block; None is what its driver does not report.
+    """One GPU during a block; None is what its driver does not report."""
 
-    Attributes:
-        index: as in the device's name, cuda:0 is 0.
-        mhz: of the multiprocessors, the median at the ends of the windows in which it worked; None where it worked in
-            none.
-        celsius: at the block's end.
-        watts: the mean over the block.
-        throttled: why clocks were held down, by NVML's names, at either end, at the end of a window, or (heat, power
-            cap) in between.
-        ecc_errors: new ones, corrected or not.
-        uncorrected: new ones that were not corrected.
-        newcomers: processes that are not ours and were not there before the run.
-        lost: whether the card had fallen off its bus.
-        xids: numbers of the driver's new errors.
-    """
-
-    index: int
-    mhz: int | None = None
-    celsius: int | None = None
-    watts: float | None = None
+    index: int  # as in the device's name, cuda:0 is 0
+    mhz: int | None = None  # of the multiprocessors, the median at the ends of the windows in which it worked
+    celsius: int | None = None  # at the block's end
+    watts: float | None = None  # the mean over the block
+    # Why clocks were held down, by NVML's names, at either end, at a window's end, or (heat, power cap) in between.
     throttled: tuple[str, ...] = ()
-    ecc_errors: int | None = None
-    uncorrected: int | None = None
-    newcomers: tuple[int, ...] = ()
-    lost: bool = False
-    xids: tuple[int, ...] = ()
+    ecc_errors: int | None = None  # new ones, corrected or not
+    uncorrected: int | None = None  # new ones that were not corrected
+    newcomers: tuple[int, ...] = ()  # processes that are not ours and were not there before the run
+    lost: bool = False  # whether the card had fallen off its bus
+    xids: tuple[int, ...] = ()  # numbers of the driver's new errors
 
 
 class Conditions(Part):
-    """The machine during a block; None is what it does not report.
+    """The machine during a block; None is what it does not report."""
 
-    Attributes:
-        elapsed_s: between the two readings.
-        cores: that this process may use.
-        steal: cores that the hypervisor took from us: 0.25 is a quarter of one core, all the time.
-        foreign: how many of these cores processes other than ours used, without time in interrupts.
-        resolution: cores; three standard deviations of the error of `foreign`.
-        load: the load average over one minute, at the end; ours is in it.
-        mhz: the slowest of the cores that ranks are bound to, at the end.
-    """
-
-    elapsed_s: float
-    cores: int
-    steal: float | None = None
-    foreign: float | None = None
-    resolution: float
-    load: float
-    mhz: float | None = None
+    elapsed_s: float  # between the two readings
+    cores: int  # that this process may use
+    steal: float | None = None  # cores that the hypervisor took from us: 0.25 is a quarter of one core, all the time
+    foreign: float | None = None  # how many of these cores processes other than ours used, without time in interrupts
+    resolution: float  # cores; three standard deviations of the error of `foreign`
+    load: float  # the load average over one minute, at the end; ours is in it
+    mhz: float | None = None  # the slowest of the cores that ranks are bound to, at the end
     gpus: tuple[GpuConditions, ...] = ()
 
 

@@ -24,29 +24,16 @@ VERSION = re.compile(r"^(__version__|cuda|hip)\b[^=\n]*=\s*(?:None|(['\"])(.*?)\
 
 @dataclass(frozen=True)
 class Devices:
-    """The devices of a run.
+    """The devices of a run."""
 
-    Attributes:
-        kind: "cpu" or "cuda".
-        names: torch device names in rank order, "cpu" or "cuda:i", also of AMD; a name that occurs twice on a host
-            holds two ranks.
-        cores: the cores CPU workers are pinned to on this host, in rank order; empty on CUDA.
-        near: the cores in the NUMA node of each GPU of this host, in rank order; empty on CPUs, and where it is not
-            known.
-        problem: why devices that are here are not used, in a sentence; "" where there is nothing to say.
-        hosts: how many there are, with equally many of the devices each; the first is this one.
-        refused: why one of them takes no second process, and what to do; "" where all take several.
-        too_few: what to do where there are fewer.
-    """
-
-    kind: str
-    names: tuple[str, ...]
-    cores: tuple[int, ...]
-    near: tuple[tuple[int, ...], ...] = ()
-    problem: str = ""
-    hosts: int = 1
-    refused: str = ""
-    too_few: str = TOO_FEW
+    kind: str  # "cpu" or "cuda"
+    names: tuple[str, ...]  # in rank order, "cpu" or "cuda:i", also of AMD; one that occurs twice holds two ranks
+    cores: tuple[int, ...]  # the cores CPU workers are pinned to on this host, in rank order; empty on CUDA
+    near: tuple[tuple[int, ...], ...] = ()  # the cores in the NUMA node of each GPU of this host, where known
+    problem: str = ""  # why devices that are here are not used, in a sentence; "" where there is nothing to say
+    hosts: int = 1  # how many there are, with equally many of the devices each; the first is this one
+    refused: str = ""  # why one of them takes no second process, and what to do; "" where all take several
+    too_few: str = TOO_FEW  # what to do where there are fewer
 
     @property
     def remedy(self) -> str:
@@ -117,28 +104,18 @@ def one_host(chosen: Devices) -> Devices:
 
 @dataclass(frozen=True)
 class Survey:
-    """The GPUs that CUDA or ROCm would show: torch is not loaded and no context is made.
+    """The GPUs that CUDA or ROCm would show: torch is not loaded and no context is made."""
 
-    Attributes:
-        gpus: the UUID of each, and that of its card where it is a MIG slice, in torch's order; empty for a GPU of AMD,
-            whose UUID torch words otherwise.
-        near: the cores in the NUMA node of each; none where they are not known.
-        problem: why GPUs that are here cannot be used, in a sentence.
-        by: who shows them.
-        driver: its version; "" where it is not known.
-        refused: why each takes no second process, and what to do; "" where it takes several.
-        too_few: what to do where there are fewer than are needed.
-        remedy: what to look at where torch shows others.
-    """
-
+    # The UUID of each, and that of its card where it is a MIG slice, in torch's order; none for a GPU of AMD, whose
+    # UUID torch words otherwise.
     gpus: tuple[tuple[str, ...], ...] = ()
-    near: tuple[tuple[int, ...], ...] = ()
-    problem: str = ""
-    by: str = "NVML"
-    driver: str = ""
-    refused: tuple[str, ...] = ()
-    too_few: str = TOO_FEW
-    remedy: str = (
+    near: tuple[tuple[int, ...], ...] = ()  # the cores in the NUMA node of each; none where they are not known
+    problem: str = ""  # why GPUs that are here cannot be used, in a sentence
+    by: str = "NVML"  # who shows them
+    driver: str = ""  # its version; "" where it is not known
+    refused: tuple[str, ...] = ()  # why each takes no second process, and what to do; "" where it takes several
+    too_few: str = TOO_FEW  # what to do where there are fewer than are needed
+    remedy: str = (  # where torch shows others
         "compare the driver (nvidia-smi) with the CUDA version of this torch, and name the GPUs that torch shows in "
         "CUDA_VISIBLE_DEVICES by UUID"
     )

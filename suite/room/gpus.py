@@ -36,25 +36,18 @@ class GpuReading:
     """One GPU at one moment, with the fields of `GpuConditions`; None is what was refused.
 
     Energy and ECC errors count from when the driver was loaded, Xid errors from when the run began.
-
-    Attributes:
-        mhz: the median of those that `Gpus.worked` saw since the reading before; None where it saw none.
-        reasons: NVML's bits for what holds the clocks down, at this moment or at one of those.
-        thermal_ns, power_ns: time spent throttled by heat, and by the power cap, since the driver was loaded: these
-            counters keep what came and went.
-        processes: pid and bytes of GPU memory, None where these are hidden.
     """
 
     index: int
-    mhz: int | None = None
+    mhz: int | None = None  # the median of those that `Gpus.worked` saw since the reading before
     celsius: int | None = None
-    reasons: int | None = None
-    thermal_ns: int | None = None
-    power_ns: int | None = None
+    reasons: int | None = None  # NVML's bits for what holds the clocks down, at this moment or at one of those
+    thermal_ns: int | None = None  # throttled by heat since the driver was loaded, also what came and went
+    power_ns: int | None = None  # by the power cap
     millijoules: int | None = None
     ecc_errors: int | None = None
     uncorrected: int | None = None
-    processes: tuple[tuple[int, int | None], ...] = ()
+    processes: tuple[tuple[int, int | None], ...] = ()  # pid and bytes of GPU memory, None where these are hidden
     lost: bool = False
     xids: tuple[int, ...] = ()
 

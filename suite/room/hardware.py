@@ -19,47 +19,28 @@ READ, REACHED = 0, 0  # of NVML's P2P capabilities and states; pynvml's own cons
 
 
 class Card(Part):
-    """One GPU as CUDA shows it; None is what its driver does not report.
+    """One GPU as CUDA shows it; None is what its driver does not report."""
 
-    Attributes:
-        index: as in the device's name, cuda:0 is 0.
-        name: with the profile of a MIG slice.
-        id: a digest of its UUID.
-        capability: the compute capability, such as "9.0".
-        memory_bytes: of the GPU, or of the slice.
-        nvlinks: how many are up.
-        pcie_lanes, pcie_max_lanes, pcie_generation: lanes in use; lanes and generation that card and slot allow.
-        cores: in its NUMA node.
-        max_mhz: of the multiprocessors.
-        power_limit_w: at which clocks are lowered.
-        persistence, ecc: whether these modes are on.
-        compute_mode: who may use it, as `suite.room.nvml` names it.
-        uncorrected: memory errors since the driver was loaded that were not corrected.
-        remapped: rows of memory replaced after uncorrectable errors, ever.
-        remap_pending, remap_failed: whether a row waits for the next reset; whether none could be replaced.
-        no_peers: the GPUs whose memory it cannot read directly.
-    """
-
-    index: int
-    name: str
-    id: str
-    capability: str = ""
-    memory_bytes: int | None = None
-    nvlinks: int = 0
-    pcie_lanes: int | None = None
-    pcie_max_lanes: int | None = None
-    pcie_generation: int | None = None
-    cores: int = 0
-    max_mhz: int | None = None
-    power_limit_w: int | None = None
-    persistence: bool | None = None
+    index: int  # as in the device's name, cuda:0 is 0
+    name: str  # with the profile of a MIG slice
+    id: str  # a digest of its UUID
+    capability: str = ""  # the compute capability, such as "9.0"
+    memory_bytes: int | None = None  # of the GPU, or of the slice
+    nvlinks: int = 0  # how many are up
+    pcie_lanes: int | None = None  # in use
+    pcie_max_lanes: int | None = None  # that card and slot allow
+    pcie_generation: int | None = None  # that they allow
+    cores: int = 0  # in its NUMA node
+    max_mhz: int | None = None  # of the multiprocessors
+    power_limit_w: int | None = None  # at which clocks are lowered
+    persistence: bool | None = None  # whether the mode is on, as the next one
     ecc: bool | None = None
-    compute_mode: str = ""
-    uncorrected: int | None = None
-    remapped: int | None = None
-    remap_pending: bool = False
-    remap_failed: bool = False
-    no_peers: tuple[int, ...] = ()
+    compute_mode: str = ""  # who may use it, as `suite.room.nvml` names it
+    uncorrected: int | None = None  # memory errors since the driver was loaded that were not corrected
+    remapped: int | None = None  # rows of memory replaced after uncorrectable errors, ever
+    remap_pending: bool = False  # whether a row waits for the next reset
+    remap_failed: bool = False  # whether none could be replaced
+    no_peers: tuple[int, ...] = ()  # the GPUs whose memory it cannot read directly
 
     @property
     def words(self) -> str:

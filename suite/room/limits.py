@@ -39,17 +39,11 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Memory:
-    """What a control group lets this process and its children use.
+    """What a control group lets this process and its children use."""
 
-    Attributes:
-        limit_bytes: of the group that has least left.
-        left_bytes: that may be used in addition. Pages of files count as left, because the kernel can drop them.
-        ends_all: whether the kernel ends every process of the group, and not one, where they need more.
-    """
-
-    limit_bytes: int
-    left_bytes: int
-    ends_all: bool = False
+    limit_bytes: int  # of the group that has least left
+    left_bytes: int  # that may be used in addition. Pages of files count as left, because the kernel can drop them.
+    ends_all: bool = False  # whether the kernel ends every process of the group, and not one, where they need more
 
 
 def cpu_quota() -> float | None:

@@ -38,30 +38,18 @@ CPUINFO_BYTES = 1 << 16  # some forty cores; on a machine of hundreds the whole 
 
 @dataclass(frozen=True)
 class Reading:
-    """The machine at one moment. CPU times are counted from some fixed point, in seconds; None is what is not shown.
+    """The machine at one moment. CPU times are counted from some fixed point, in seconds; None is what is not shown."""
 
-    Attributes:
-        at_s: of `time.monotonic()`.
-        busy_s: of all processes on the cores that this process may use, without interrupts.
-        steal_s: that the hypervisor took.
-        own_s: of each process of ours that is still there.
-        load: over one minute.
-        mhz: of the slowest core that a rank is bound to.
-        known: GPU processes that are ours or were there before the run.
-        cores: how many this process may use.
-        counters: of how many cores or sums over cores the kernel's counters were added up.
-    """
-
-    at_s: float
-    busy_s: float
-    own_s: dict[int, float]
-    load: float
-    steal_s: float | None = None
-    mhz: float | None = None
+    at_s: float  # of `time.monotonic()`
+    busy_s: float  # of all processes on the cores that this process may use, without interrupts
+    own_s: dict[int, float]  # of each process of ours that is still there
+    load: float  # over one minute
+    steal_s: float | None = None  # that the hypervisor took
+    mhz: float | None = None  # of the slowest core that a rank is bound to
     gpus: tuple[GpuReading, ...] = ()
-    known: frozenset[int] = frozenset()
-    cores: int = 1
-    counters: int = 1
+    known: frozenset[int] = frozenset()  # GPU processes that are ours or were there before the run
+    cores: int = 1  # how many this process may use
+    counters: int = 1  # of how many cores or sums over cores the kernel's counters were added up
 
 
 class Meter:

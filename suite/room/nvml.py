@@ -26,40 +26,24 @@ PIPES = "/tmp/nvidia-mps"  # noqa: S108 - NVIDIA's own default of CUDA_MPS_PIPE_
 
 @dataclass(frozen=True)
 class Gpu:
-    """A whole card, or a MIG slice of one.
+    """A whole card, or a MIG slice of one."""
 
-    Attributes:
-        uuid: NVML's, "GPU-..." or "MIG-...".
-        name: with the profile of a slice: "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
-        handle: NVML's, of what runs processes.
-        card: NVML's handle of the whole card, which has the clocks, the heat and the links.
-        card_uuid: of the whole card.
-        slices: of a card in MIG mode; None where it is not in MIG mode.
-    """
-
-    uuid: str
-    name: str
-    handle: Any
-    card: Any
-    card_uuid: str
-    slices: tuple[Gpu, ...] | None = None
+    uuid: str  # NVML's, "GPU-..." or "MIG-..."
+    name: str  # with the profile of a slice: "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+    handle: Any  # NVML's, of what runs processes
+    card: Any  # NVML's handle of the whole card, which has the clocks, the heat and the links
+    card_uuid: str  # of the whole card
+    slices: tuple[Gpu, ...] | None = None  # of a card in MIG mode; None where it is not in MIG mode
 
 
 @dataclass(frozen=True)
 class Cards:
-    """What NVML shows.
+    """What NVML shows."""
 
-    Attributes:
-        whole: the cards that answer, in PCI order.
-        refused: why others do not answer, in words.
-        driver: its version.
-        kept_away: how many NVML counts that this process may not use, as those of other containers.
-    """
-
-    whole: tuple[Gpu, ...]
-    refused: tuple[str, ...] = ()
-    driver: str = ""
-    kept_away: int = 0
+    whole: tuple[Gpu, ...]  # the cards that answer, in PCI order
+    refused: tuple[str, ...] = ()  # why others do not answer, in words
+    driver: str = ""  # its version
+    kept_away: int = 0  # how many NVML counts that this process may not use, as those of other containers
 
     def shown(self, setting: str | None) -> tuple[Gpu, ...]:
         """Return what CUDA shows where CUDA_VISIBLE_DEVICES has this value (see `visible`)."""
