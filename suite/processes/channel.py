@@ -8,6 +8,7 @@ writes it and `read` reads it. Standard library only, because launcher and worke
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import socket
@@ -99,7 +100,7 @@ class Channel:
         """Send one message, as `encode` writes it.
 
         Args:
-            message: a dict or a dataclass.
+            message: a dict or a dataclass, or what `encode` made of one.
             timeout_s: seconds until the peer must have read what does not fit into the socket; None waits as long as
                 the peer is there. After a timeout the channel is of no use any more.
 
@@ -108,7 +109,7 @@ class Channel:
         """
         try:
             self._sock.settimeout(timeout_s)
-            self._sock.sendall(encode(message))
+            self._sock.sendall(message if isinstance(message, bytes) else encode(message))
             self._sock.settimeout(None)
         except OSError as error:
             raise ChannelClosed(str(error)) from error
@@ -304,7 +305,7 @@ def _read(kind: Any, content: Any, name: str) -> Any:
         expected = kind.__name__ if isinstance(kind, type) else kind
         raise TypeError(f"{name} is {str(content)[:80]!r}: expected {expected}")
     if is_dataclass(kind) and isinstance(kind, type):
-        hints = get_type_hints(kind)
+        hints = _hints(kind)
         if unknown := content.keys() - hints.keys():
             raise TypeError(f"{name} has no fields {sorted(unknown)}: its fields are {', '.join(hints)}")
         return kind(**{field: _read(hints[field], value, f"{name}.{field}") for field, value in content.items()})
@@ -313,6 +314,12 @@ def _read(kind: Any, content: Any, name: str) -> Any:
     if origin is dict:
         return {key: _read(inner[1], value, f"{name}[{key!r}]") for key, value in content.items()}
     return content
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    """Return the types of a dataclass's fields; they are text in its module, and take longer to read than a value."""
+    return get_type_hints(kind)
 
 
 def _fits(kind: Any, content: Any) -> bool:

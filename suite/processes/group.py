@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 
 from suite.processes import failure
-from suite.processes.channel import Answer, Channel, ChannelClosed, Ended, Message, Tell, Value, read
+from suite.processes.channel import Answer, Channel, ChannelClosed, Ended, Message, Tell, Value, encode, read
 from suite.room import limits
 
 if TYPE_CHECKING:
@@ -235,10 +235,11 @@ class Group:
     def _send(self, ranks: Sequence[int], command: str, arguments: Mapping[str, object]) -> None:
         self.answers.clear()
         self._asked, self._number = ranks, self._number + 1
+        line = encode({"command": command, "number": self._number, **arguments})  # once: a job names every device
         for rank in ranks:
             # What could not be sent is noticed when the answers are collected: the rank is lost, or silent.
             with contextlib.suppress(ChannelClosed, KeyError):
-                self.channels[rank].send({"command": command, "number": self._number, **arguments}, SEND_TIMEOUT_S)
+                self.channels[rank].send(line, SEND_TIMEOUT_S)
 
     def _raise_if_broken(self) -> None:
         if not self.alive:

@@ -33,7 +33,7 @@ ENDING_S = 1.5  # the first steps, and the end of the processes
 CURVE = (0.5, 0.8, POWER)  # probabilities with which the plan says what is found
 SCATTERS = (0.01, 0.03)  # SDs of sessions for which the plan says it where that of this machine is not known
 FAR = 1.3  # times the minutes in a plan, or so many times less, are another plan
-SPARE = 32  # descriptors for all but ranks and hosts: 16 in the controller (docs.evidence.scale), 23 in a rank
+SPARE = 32  # descriptors for all but ranks and hosts: 16 in the controller (docs.performance.growth), 23 in a rank
 UNKNOWN = "plan: contexts, communicators and first steps on GPUs are not in it; the first session shows what they take"
 OF_A_RANK = 2  # descriptors that a rank of gloo opens for every rank of its group (docs/several-machines.md)
 
