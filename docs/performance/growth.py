@@ -1,7 +1,7 @@
 """What the suite itself costs as cells, ranks, runs and nets grow: time, CPU and memory of all that is no user's step.
 
     python -m docs.performance.growth
-    python -m docs.performance.growth --cells 4 16 --ranks 2 4 --stubs 64 --runs 10 100 --nets 1 10     # smaller
+    python -m docs.performance.growth --cells 4 16 --ranks 2 4 --stubs 64 --runs 10 100 --nets-mb 1 10     # smaller
 
 The trainer does next to nothing, so the suite's own cost is what grows. Each exponent is the slope of a straight line
 through the logarithms of a column. A fixed cost hides it at small sizes: the last row has what the largest size takes
@@ -28,6 +28,7 @@ import psutil
 from docs.evidence.log import ROOT, markdown
 from suite.records.files import read_model
 from suite.records.record import RECORD, Record, Session, Timing
+from suite.run.counting import STEPS
 from suite.verdict import Outcome
 
 TITLE = "Cost as it grows"
@@ -44,8 +45,11 @@ MB = 1e6
 
 TRAINER = """\
 import os
+import time
 
 import torch
+
+NAP_S = float(os.environ.get("NAP_S", "0"))
 
 
 class Idle:
@@ -58,6 +62,7 @@ class Idle:
     def step(self, X, y, global_batch_size):
         with torch.no_grad():
             self.smallest.mul_(1 - self.lr)
+        time.sleep(NAP_S)
 
     @property
     def replicas(self):
@@ -92,12 +97,16 @@ WORKLOAD = """
 model = "idle:net"
 dataset = "idle:data"
 batch = {}
-lr = 0.001
+lr = {}
 """
 BATCH, BATCH_OF_NETS = 256, 8
-INDEX = (
-    "import sys; from pathlib import Path; from suite.render.pages import write_index; write_index(Path(sys.argv[1]))"
-)
+NAP_S = 0.0003  # of a step, for each MB: not far from the plain trainer's, which takes as many steps in a window
+INDEX = """\
+import sys
+from pathlib import Path
+from suite.render.pages import write_index
+write_index(Path(sys.argv[1]))
+"""
 
 
 class Seen(NamedTuple):
@@ -303,11 +312,13 @@ def of_nets(project: Path, sizes: Sequence[int]) -> str:
     rows = []
     for size in sizes:
         on = ("--scaling-devices=cpu:1", "--scaling-mode=strong")
-        cost = gate(project, ["idle_net"], *on, watch_workers=True, NET_MB=str(size))
+        cost = gate(project, ["idle_net"], *on, watch_workers=True, NET_MB=str(size), NAP_S=str(NAP_S * size))
         own = next(arm for arm in cost.record.arms if arm.trainer.endswith("Idle"))
         in_windows_mb = max(rank.resident_bytes or 0 for rank in own.memory) / MB
         memory = [in_windows_mb - size, cost.seen.worker_mb - size, cost.seen.peak_mb]
-        rows.append([*parts_s(cost.session), cost.seen.below_s, *memory])
+        starting_s, warming_s, counting_s, *others = parts_s(cost.session)
+        counting_s -= (1 + STEPS) * NAP_S * size
+        rows.append([starting_s, warming_s, counting_s, *others, cost.seen.below_s, *memory])
     head = ("MB of parameters", *PARTS, "CPU of workers s", "worker MB beyond the net, in windows", "at its peak")
     return table((*head, "controller MB"), sizes, rows, "MB")
 
@@ -333,12 +344,14 @@ def section(
         project = Path(folder)
         (project / "idle.py").write_text(TRAINER)
         numbers = range(max([OF_HISTORY, *cells]) // 4)
-        workloads = [WORKLOAD.format(number, BATCH) for number in numbers] + [WORKLOAD.format("_net", BATCH_OF_NETS)]
+        workloads = [WORKLOAD.format(number, BATCH, (number + 1) / 1e5) for number in numbers]
+        workloads.append(WORKLOAD.format("_net", BATCH_OF_NETS, 1e-3))
         settings = f"[tool.pytest.ini_options]\npythonpath = ['.', '{ROOT}']\n"
         (project / "pyproject.toml").write_text(settings + "".join(workloads))
         for said, sizes, measure in series:
             if sizes:
                 texts += [said, measure(project, sizes)]
+                print(texts[-1], file=sys.stderr, flush=True)
     return "\n\n".join(texts)
 
 
@@ -356,8 +369,9 @@ RUNS_SAID = f"""\
 **Records.** Runs of {OF_HISTORY} cells on one machine. A run ends with reading all of them and writing the machine's
 `index.html`; `python -m suite render` also writes the pages of every run again:"""
 NETS_SAID = f"""\
-**Nets.** A cell on one device with so many MB of parameters, and a batch of {BATCH_OF_NETS}. Building the net is part
-of the start, and the plain trainer, which really trains, is warmed up and timed beside it:"""
+**Nets.** A cell on one device with so many MB of parameters, and a batch of {BATCH_OF_NETS}. A step sleeps for
+about as long as one of the plain trainer takes, which is warmed up and timed beside it and really trains. The start has
+the user's own building of the net, and the warm-up has steps of both:"""
 
 
 def main() -> None:

@@ -37,6 +37,15 @@ class Digest(Record):
     sessions: Annotated[tuple[Session, ...], BeforeValidator(lambda _: ())] = ()
 
 
+class Figures(NamedTuple):
+    """What a curve shows of a cell in one run; of a thousand runs, whole cells would take most of a gigabyte."""
+
+    outcome: str
+    sec_per_epoch: Interval
+    efficiency: Interval | None
+    accuracy: float | None
+
+
 @dataclass(frozen=True)
 class PastRun:
     """A run as history keeps it; `outcomes` says how many cells came to what, and `cells` has those with a series."""
@@ -50,7 +59,7 @@ class PastRun:
     interrupted: bool
     accepted: bool
     pages: tuple[str, ...]
-    cells: dict[Identity, CellRecord]
+    cells: dict[Identity, Figures]
 
     @property
     def surroundings(self) -> dict[str, str]:
@@ -145,7 +154,11 @@ def read(folder: Path) -> History:
                 interrupted=record.interrupted,
                 accepted=record.run_id in accepted,
                 pages=tuple(page for page in PAGES if (path.parent / page).is_file()),
-                cells={identity: cell for identity, cell in timed.items() if identity in chosen},
+                cells={
+                    identity: Figures(past.outcome.value, past.sec_per_epoch, past.efficiency, past.accuracy)
+                    for identity in chosen  # one key for all runs
+                    if (past := timed.get(identity)) is not None and past.sec_per_epoch is not None
+                },
             )
         )
     runs.sort(key=lambda run: (run.started_utc, run.folder))
@@ -210,15 +223,12 @@ def _points(identity: Identity, runs: Sequence[PastRun], baseline: Baseline) -> 
     return tuple(
         Point(
             run=number,
-            outcome=cell.outcome.value,
-            sec_per_epoch=cell.sec_per_epoch,
-            efficiency=cell.efficiency,
-            accuracy=cell.accuracy,
+            **run.cells[identity]._asdict(),
             accepted=run.run_id in accepted,
             pinned=run.run_id == pin,
         )
         for number, run in enumerate(runs)
-        if (cell := run.cells.get(identity)) is not None and cell.sec_per_epoch is not None
+        if identity in run.cells
     )
 
 

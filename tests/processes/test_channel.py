@@ -43,6 +43,13 @@ def test_messages_arrive_whole_and_in_order(messages: list[dict[str, object]]) -
     receiver.close()
 
 
+def test_what_was_encoded_before_is_sent_as_it_is() -> None:
+    ours, theirs = socket.socketpair()
+    line = encode({"a": 1})
+    Channel(ours).send(line)
+    assert theirs.recv(100) == line
+
+
 def test_a_message_in_pieces_is_put_together() -> None:
     receiver, peer = pair()
     peer.send(b'{"a"')

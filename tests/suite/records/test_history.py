@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -207,6 +208,21 @@ def test_more_runs_and_cells_than_a_page_holds_are_counted(tmp_path: Path, monke
     page = index.render(found)
     assert "Not on this page: 1 older run;" in page
     assert "Not on this page: 4 more cells;" in page
+
+
+def test_what_no_curve_shows_of_a_cell_is_not_kept(tmp_path: Path) -> None:
+    """A thousand runs of 64 cells took 730 MB."""
+    long = "x" * 100_000
+    machine = keep(tmp_path, *(run_of(day, cells=[records.cell(details=long)]) for day in range(1, 21)))
+    history.read(machine)  # what a first call loads stays
+    tracemalloc.start()
+    try:
+        found = history.read(machine)
+        kept_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(found.runs) == 20
+    assert kept_bytes < 5 * len(long)  # the newest cell of each series names it
 
 
 def test_the_page_links_to_what_is_there_and_to_nothing_else(tmp_path: Path) -> None:
