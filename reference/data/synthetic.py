@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reference.data.dataset import Dataset
-from reference.data.fashion_mnist import IDX_FILES, has_idx_files, raw_folder, read_dataset, write_idx
+from reference.data.fashion_mnist import IDX_FILES, has_idx_files, raw_folder, read_own, write_idx
 
 _CLASSES = 10
 _SHIFTS = 5  # positions along each axis
@@ -36,7 +36,7 @@ def synthetic(data_root: Path, *, train: int = 60_000, test: int = 10_000, seed:
     root = data_root / "synthetic"
     if not has_idx_files(root):
         _write(root, train, test, seed)
-    return read_dataset("synthetic", root)
+    return read_own("synthetic", root)
 
 
 def draw(n: int, bank: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -181,6 +181,7 @@ def listen_on_loopback() -> socket.socket:
 
 
 Value = TypeVar("Value")
+hints_of = functools.cache(get_type_hints)  # types are text in their module, and take longer to read than a value
 
 
 @dataclass(frozen=True)
@@ -305,7 +306,7 @@ def _read(kind: Any, content: Any, name: str) -> Any:
         expected = kind.__name__ if isinstance(kind, type) else kind
         raise TypeError(f"{name} is {str(content)[:80]!r}: expected {expected}")
     if is_dataclass(kind) and isinstance(kind, type):
-        hints = _hints(kind)
+        hints = hints_of(kind)
         if unknown := content.keys() - hints.keys():
             raise TypeError(f"{name} has no fields {sorted(unknown)}: its fields are {', '.join(hints)}")
         return kind(**{field: _read(hints[field], value, f"{name}.{field}") for field, value in content.items()})
@@ -314,12 +315,6 @@ def _read(kind: Any, content: Any, name: str) -> Any:
     if origin is dict:
         return {key: _read(inner[1], value, f"{name}[{key!r}]") for key, value in content.items()}
     return content
-
-
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    """Return the types of a dataclass's fields; they are text in its module, and take longer to read than a value."""
-    return get_type_hints(kind)
 
 
 def _fits(kind: Any, content: Any) -> bool:

@@ -18,13 +18,13 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast, get_type_hints
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 from torch import distributed as dist
 
 from reference.load import load_object
-from suite.processes.channel import read
+from suite.processes.channel import hints_of, read
 from suite.processes.folder import FOLDER
 from suite.processes.jobs import (
     OUT,
@@ -432,5 +432,5 @@ COMMANDS: dict[str, Callable[..., object]] = {command.__name__: command for comm
 def obey(state: State, name: str, arguments: dict[str, Any]) -> object:
     """Call a command with arguments that arrived as JSON, each read as the kind that the command declares."""
     command = COMMANDS[name]
-    kinds = get_type_hints(command)
+    kinds = hints_of(command)
     return command(state, **{key: read(kinds[key], value) for key, value in arguments.items()})

@@ -168,8 +168,9 @@ class Session(Part):
     """One set of fresh processes; windows in the order they were timed.
 
     Parts of `wall_s`, in their order: waiting for templates, starting processes, the warm-up, all blocks, training
-    nets, timing the parts of cells, counting what a step does. The rest is the end of the processes. `conditions` are
-    those of each block; the blocks in `left_out` were disturbed, by their conditions and not by their times.
+    nets, timing the parts of cells that look slower than a base, counting what a step does. The rest is the end of the
+    processes, and without a base the parts of cells. `conditions` are those of each block; the blocks in `left_out`
+    were disturbed, by their conditions and not by their times.
     """
 
     number: int

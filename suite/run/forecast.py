@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import NamedTuple
 
 from suite.base.sides import Sides
@@ -70,7 +69,7 @@ class Known(NamedTuple):
     loading_s: float
     rank_s: float
     step_s: Mapping[Arm, float]
-    cold_s: Mapping[Arm, float] = MappingProxyType({})
+    cold_s: Mapping[Arm, float]
 
 
 class Lengths:

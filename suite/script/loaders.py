@@ -138,8 +138,8 @@ def _described(loader: DataLoader[Any], draws: Draws) -> dict[str, Any]:
     batches: Any = loader.batch_sampler
     of_sampler = batches is None or getattr(batches, "sampler", None) is sampler
     distributed = isinstance(sampler, DistributedSampler)
-    known: dict[str, Any] = {"length": -1, "rows_of_dataset": -1, "rows": None, "everything": None, "prints": []}
-    known["contents"] = []
+    known: dict[str, Any] = {"length": -1, "rows_of_dataset": -1, "rows": None, "everything": None}
+    known |= {"prints": [], "contents": []}
     if of_base is not None:
         prints = _prints(base)
         # Rows that are the same whatever the index are drawn by other means.

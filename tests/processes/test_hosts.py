@@ -1,7 +1,4 @@
-"""The hosts of a run: who has which ranks, what the environment must say, which hosts are refused, and for what.
-
-Both ends of a connection prove the secret, and what does not is closed within limits of size and time.
-"""
+"""The hosts of a run: who has which ranks, what the environment must say, which hosts are refused, and for what."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,10 +22,8 @@ import pytest
 from suite import worker
 from suite.processes import hosts
 from suite.processes.channel import (
-    MAX_LINE_BYTES,
     Channel,
     ChannelClosed,
-    ChannelGarbled,
     Launcher,
     Start,
     Welcome,
@@ -37,7 +31,7 @@ from suite.processes.channel import (
     read,
 )
 from suite.processes.failure import WorkerFailure
-from suite.processes.hosts import Handshake, Hosts, Listener, OtherHosts, WrongSecret, dial
+from suite.processes.hosts import Hosts, OtherHosts
 from suite.processes.pool import Pool
 from tests.support.processes import arrives
 from tests.support.project import REPOSITORY
@@ -396,143 +390,3 @@ def test_a_host_removes_the_folder_that_torchrun_made_for_logs_unless_it_has_any
     environment = os.environ | {"TORCHELASTIC_ERROR_FILE": str(of_rank / "error.json"), "SCALING_SECRET": ""}
     subprocess.run([sys.executable, "-m", "suite.worker"], cwd=REPOSITORY, env=environment, timeout=60, check=False)
     assert len(list(tmp_path.iterdir())) == left
-
-
-SECRET = b"sixteen characters, or more"
-OTHER = b"another secret, as long as that"
-
-
-@pytest.fixture
-def listener() -> Iterator[Listener]:
-    made = Listener("127.0.0.1", SECRET)
-    yield made
-    for handshake in made.handshakes:
-        handshake.channel.close()
-    made.close()
-
-
-def dialled(listener: Listener, secret: bytes) -> tuple[Future[Channel], Handshake]:
-    """Dial in another thread, and return the result to come, and the connection as the controller has it."""
-    executor = ThreadPoolExecutor(1)
-    result = executor.submit(dial, listener.address, secret)
-    executor.shutdown(wait=False)
-    handshake = listener.open()
-    assert handshake is not None
-    return result, handshake
-
-
-def connected(listener: Listener) -> tuple[socket.socket, Handshake | None]:
-    """Connect without saying anything, and return both ends."""
-    host, _, port = listener.address.removeprefix("tcp://").rpartition(":")
-    there = socket.create_connection((host, int(port)), 5)
-    return there, listener.open()
-
-
-def test_two_ends_that_know_the_secret_talk(listener: Listener) -> None:
-    result, handshake = dialled(listener, SECRET)
-    assert handshake.accept(handshake.channel.receive(5))
-    there = result.result(5)
-    there.send({"size": "x" * 2 * hosts.HANDSHAKE_BYTES})
-    assert len(handshake.channel.receive(5)["size"]) == 2 * hosts.HANDSHAKE_BYTES
-    assert there.longest == handshake.channel.longest == MAX_LINE_BYTES
-    assert (there.peer, there.own_address) == ("127.0.0.1", "127.0.0.1")
-    there.close()
-
-
-def test_a_host_with_another_secret_is_not_let_in(listener: Listener) -> None:
-    result, handshake = dialled(listener, OTHER)
-    assert not handshake.accept(handshake.channel.receive(5))
-    handshake.channel.close()
-    with pytest.raises(WrongSecret, match=r"refused the proof of this host: is SCALING_SECRET the same there\?"):
-        result.result(5)
-
-
-def test_a_controller_that_does_not_know_the_secret_is_refused() -> None:
-    """A worker runs what its controller names."""
-    pretending = Listener("127.0.0.1", OTHER)
-    result, handshake = dialled(pretending, SECRET)
-    handshake.channel.receive(5)
-    handshake.channel.send({"proof": "0" * 64})
-    with pytest.raises(WrongSecret, match="did not prove that it knows SCALING_SECRET: is the controller there"):
-        result.result(5)
-    handshake.channel.close()
-    pretending.close()
-
-
-def test_a_proof_that_was_overheard_is_none_of_another_connection(listener: Listener) -> None:
-    result, first = dialled(listener, SECRET)
-    overheard = first.channel.receive(5)
-    assert first.accept(overheard)
-    result.result(5).close()
-    there, second = connected(listener)
-    assert second is not None
-    assert not second.accept(overheard)
-    there.close()
-
-
-def test_a_proof_sent_back_to_its_own_end_proves_nothing() -> None:
-    assert hosts.proof(SECRET, "host", "a", "b") != hosts.proof(SECRET, "controller", "a", "b")
-    assert hosts.proof(SECRET, "host", "a", "b") != hosts.proof(SECRET, "host", "b", "a")
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        {},
-        {"challenge": "a"},
-        {"challenge": 1, "proof": "a"},
-        {"challenge": "a", "proof": "ä"},
-        {"challenge": "\ud800", "proof": "a"},
-    ],
-)
-def test_nonsense_is_no_proof(listener: Listener, message: dict[str, object]) -> None:
-    there, handshake = connected(listener)
-    assert handshake is not None
-    assert not handshake.accept(message)
-    there.close()
-
-
-def test_a_long_line_before_the_proof_is_refused(listener: Listener) -> None:
-    there, handshake = connected(listener)
-    assert handshake is not None
-    there.sendall(b"x" * (hosts.HANDSHAKE_BYTES + 1))
-    with pytest.raises(ChannelGarbled, match="longer than 1024 bytes"):
-        handshake.channel.receive(5)
-    there.close()
-
-
-def test_silent_connections_are_few_and_end_in_time(listener: Listener) -> None:
-    silent = [connected(listener) for _ in range(hosts.MOST_HANDSHAKES)]
-    assert all(handshake for _, handshake in silent)
-    assert listener.full
-    assert not listener.late()
-    listener.handshakes[3].deadline -= hosts.HANDSHAKE_S
-    [late] = listener.late()
-    listener.refuse(late, "late")
-    late.channel.close()
-    assert not listener.full
-    assert (len(listener.handshakes), listener.refused) == (hosts.MOST_HANDSHAKES - 1, {"127.0.0.1": "late"})
-    for mute, _ in silent:
-        mute.close()
-
-
-def test_a_port_that_says_nothing_is_not_waited_for() -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as mute,
-        pytest.raises(WrongSecret, match="refused the proof of this host"),
-    ):
-        dial(f"tcp://127.0.0.1:{mute.getsockname()[1]}", SECRET, handshake_s=0.1)
-
-
-def test_a_peer_that_leaves_without_a_word_is_told_apart_from_a_proof(listener: Listener) -> None:
-    there, handshake = connected(listener)
-    there.close()
-    assert handshake is not None
-    with pytest.raises(ChannelClosed):
-        handshake.channel.receive(5)
-
-
-@pytest.mark.parametrize("secret", ["", "short", "fifteen letters"])
-def test_a_secret_that_can_be_guessed_is_refused(secret: str) -> None:
-    with pytest.raises(ValueError, match=f"SCALING_SECRET has {len(secret)} characters: .* `openssl rand -hex 32`"):
-        hosts.secret_here({"SCALING_SECRET": secret})

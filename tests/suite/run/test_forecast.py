@@ -219,7 +219,7 @@ class TestSessionSeconds:
         jobs = {each: replace(job(each), processes=processes) for each in (*arms, *untimed)}
         run = run_of(cell(2), jobs=jobs)
         timing_s = (1 + 2 * LEAST) * forecast.WINDOW_S * len(arms)  # and a window of each to warm up
-        length = forecast.session(run, arms, untimed, 0.0, forecast.Known(loading_s, rank_s, {}))
+        length = forecast.session(run, arms, untimed, 0.0, forecast.Known(loading_s, rank_s, {}, {}))
         return length.wall_s - forecast.ENDING_S - timing_s
 
     @pytest.fixture(autouse=True)
@@ -245,7 +245,7 @@ class TestSessionSeconds:
         run = run_of(cell(2), jobs={timed: job(timed) for timed in (self.OWN, self.BASE)})
 
         def session_s(**step_s: float) -> float:
-            known = forecast.Known(3.0, 0.4, {self.OWN: step_s.get("own", 0.0)})
+            known = forecast.Known(3.0, 0.4, {self.OWN: step_s.get("own", 0.0)}, {})
             return forecast.session(run, [self.OWN, self.BASE], [], 0.0, known).wall_s
 
         assert session_s(own=0.001) == session_s()
@@ -255,7 +255,7 @@ class TestSessionSeconds:
         def session_s(kind: str) -> float:
             devices = Devices(kind, (f"{kind}:0", f"{kind}:1"), ())
             run = run_of(cell(2), jobs={self.OWN: job(self.OWN)}, config=settings(devices=devices))
-            return forecast.session(run, [self.OWN], [], 0.0, forecast.Known(3.0, 0.4, {})).wall_s
+            return forecast.session(run, [self.OWN], [], 0.0, forecast.Known(3.0, 0.4, {}, {})).wall_s
 
         assert session_s("cuda") - session_s("cpu") == pytest.approx((1 + 2 * LEAST) * forecast.LEAD_IN_S)
 
@@ -286,7 +286,7 @@ class TestSessionSeconds:
     @pytest.mark.parametrize(("budget_s", "blocks"), [(0.0, LEAST), (1e6, MOST)])
     def test_a_session_has_the_rounds_that_its_time_and_the_budget_give(self, budget_s: float, blocks: int) -> None:
         run = run_of(cell(2), jobs={self.OWN: job(self.OWN)})
-        length = forecast.session(run, [self.OWN], [], budget_s, forecast.Known(60.0, 0.4, {}))
+        length = forecast.session(run, [self.OWN], [], budget_s, forecast.Known(60.0, 0.4, {}, {}))
         assert length.rounds == 2 * blocks
 
 
