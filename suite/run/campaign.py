@@ -31,7 +31,7 @@ from suite.run.observations import Comparison, Observations
 from suite.run.results import to_record
 from suite.run.session import Say, Sessions
 from suite.run.variants import Target
-from suite.verdict import Outcome
+from suite.verdict import FIRST_LOOK, Outcome
 from suite.verdict.stored import ENOUGH_RUNS
 
 
@@ -339,10 +339,14 @@ class _Campaign:
             self._of_figures = self._session_plan.of_figures(number + 1 + left_s / run.session_s)
         if run.comparison.bases and number + 1 == max(1, self._of_figures):
             self._compare_alone()
-        if left := forecast.leave(run, self._bought):
-            run.planned = 0  # no look has been taken yet
-            self._sessions.replan_blocks()
+        left = ""
+        if not run.planned or number + 1 < run.planned:
+            left = forecast.leave(run, [cell for cell in run.comparison.timed if self._undecided(cell)], self._bought)
+        if left:
             _note(run, self._say, left)
+            if len(run.sessions) < FIRST_LOOK:  # no look has been taken yet
+                run.planned = 0
+                self._sessions.replan_blocks()
         if not run.planned and (number >= self._of_figures or not run.comparison.bases):
             timed = run.comparison.timed
             units, next_s = [*self._units(timed), *self._on_one(timed)], run.session_s
@@ -430,8 +434,12 @@ class _Campaign:
 
     def _bought(self, some: Sequence[Cell]) -> schedule.Price:
         """Return what the rest of the budget buys for these cells."""
-        each = self._forecast(self._units(some) + self._on_one(some))
-        lacking = self._session_plan.sessions(0) - len(self._run.sessions)
+        run, each = self._run, self._forecast(self._units(some) + self._on_one(some))
+        if len(run.sessions) >= FIRST_LOOK:
+            sessions = run.planned - len(run.sessions)
+            more_s = self._left_s() / sessions - each.wall_s
+            return schedule.Price(sessions, each.rounds + max(0, int(more_s / each.round_s)) if each.round_s else 1)
+        lacking = self._session_plan.sessions(0) - len(run.sessions)
         fitting = int(self._left_s() / each.wall_s) if each.wall_s else 0
         return schedule.Price(max(1, lacking, fitting), max(1, each.rounds))
 

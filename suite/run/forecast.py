@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import NamedTuple
 
 from suite.base.sides import Sides
@@ -20,7 +21,7 @@ from suite.records.calibration import POWER, promise
 from suite.render.figures import plural
 from suite.room.limits import usable_cores
 from suite.run import accuracy, attribution, collectives, judging, samples, schedule
-from suite.run.observations import Observations
+from suite.run.observations import Left, Observations
 from suite.run.plan import Plan
 from suite.run.schedule import LEAVE_AFTER, Price
 from suite.run.session import Sessions
@@ -38,10 +39,11 @@ OF_A_RANK = 2  # descriptors that a rank of gloo opens for every rank of its gro
 
 
 class Length(NamedTuple):
-    """What a session of the run will roughly be: its wall seconds, and how many rounds it has."""
+    """What a session of the run will roughly be: its wall seconds, how many rounds it has, and the seconds of each."""
 
     wall_s: float
     rounds: int
+    round_s: float = 0.0
 
 
 class Pace(NamedTuple):
@@ -130,7 +132,7 @@ def session(
     starting_s, warming_s, round_s = _parts(run, timed, untimed, known)
     start_s, each_s = pace.starting * starting_s + pace.warming * warming_s, pace.timing * round_s
     rounds = 2 * run.block_count(start_s, each_s, budget_s)
-    return Length(start_s + rounds * each_s + pace.ending_s, rounds)
+    return Length(start_s + rounds * each_s + pace.ending_s, rounds, each_s)
 
 
 def _parts(run: Observations, timed: Sequence[Arm], untimed: Sequence[Arm], known: Known) -> tuple[float, float, float]:
@@ -296,28 +298,30 @@ def _promise(run: Observations, comparisons: int, planned: int, rounds: int) -> 
     return f"plan: a slowdown is found, by this machine's calibration: of {curve} of runs"
 
 
-def leave(run: Observations, bought: Callable[[Sequence[Cell]], Price]) -> str:
-    """Note the cells that leave, before the first look at any; return a line of the plan, "" where none does.
+def leave(run: Observations, undecided: Sequence[Cell], bought: Callable[[Sequence[Cell]], Price]) -> str:
+    """Note the cells that leave; return a line of the plan, "" where none does.
 
     Args:
         run: with a base.
+        undecided: its cells that may leave.
         bought: returns what the rest of the budget buys for some of its cells.
     """
     config = run.plan.config
-    if not run.comparison.bases or config.calibrate or len(run.sessions) != LEAVE_AFTER:
+    if not run.comparison.bases or config.calibrate or len(run.sessions) < LEAVE_AFTER:
         return ""
     middles = dict[Cell, list[Middle]]()
-    for cell in run.comparison.judged:
+    for cell in undecided:
         own, *others = run.arms(cell).values()
         if run.lost.keys().isdisjoint((own, *others)):
             middles[cell] = samples.middles(run, own, others[0])
-    known = schedule.scatters(middles, 2 * len(run.sessions[-1].conditions))
+    known = schedule.scatters(middles, 2 * fmean(len(session.conditions) for session in run.sessions))
     stay = [cell for cell in known if judging.surplus(run, cell) or cell in run.plan.floors]
     margin = math.log1p(config.tolerance)
     gone = schedule.leaving(known, stay, bought, margin)
     if not gone:
         return ""
     rounds = bought([cell for cell in known if cell not in gone]).rounds
-    run.comparison = replace(run.comparison, left={cell: known[cell].needed(rounds, margin) for cell in gone})
+    left = {cell: Left(known[cell].sessions, known[cell].needed(rounds, margin)) for cell in gone}
+    run.comparison = replace(run.comparison, left={**run.comparison.left, **left})
     names = ", ".join(cell.id for cell in gone)
     return f"plan: too noisy to be decided in the rest of the budget, which goes to the other cells: {names}"

@@ -24,7 +24,6 @@ from suite.plan.cells import Cell, Side
 from suite.records.record import CheckRecord
 from suite.run import accuracy, counting, samples
 from suite.run.observations import Observations
-from suite.run.schedule import LEAVE_AFTER
 from suite.verdict import GRAVEST_FIRST, Outcome, Verdict, metrics
 from suite.verdict.floor import floor
 from suite.verdict.metrics import Interval
@@ -66,7 +65,7 @@ def against(run: Observations, cell: Cell, side: Side) -> Verdict:
         [verdict.Middle.of(each) for each in windows.values()],
         terms(run),
         learned,
-        [[verdict.Middle.of(peer[n]).value if n in peer else None for n in windows] for peer in peers],
+        [[verdict.Middle.of(peer[n]) if n in peer else None for n in windows] for peer in peers],
     )
 
 
@@ -173,10 +172,10 @@ def _time(run: Observations, cell: Cell, side: Side) -> CheckRecord:
 
 
 def _left(run: Observations, cell: Cell, side: Side) -> CheckRecord:
-    seen, needed = against(run, cell, side), run.comparison.left[cell]
-    of = {"sessions": float(LEAVE_AFTER)}
-    if needed is not None:
-        of["more_s"] = (needed - LEAVE_AFTER) * run.session_s
+    seen, left = against(run, cell, side), run.comparison.left[cell]
+    of = {"sessions": float(left.sessions)}
+    if left.needed is not None:
+        of["more_s"] = (left.needed - left.sessions) * run.session_s
     return _of_base(run, side, Outcome.INCONCLUSIVE, Reason("left", of), seen.ratio)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from suite.plan import cells
 from suite.plan.base import Base
@@ -117,6 +117,16 @@ class Session:
         )
 
 
+class Left(NamedTuple):
+    """A cell that left its time to others: after how many sessions, and after how many it would have been decided.
+
+    `needed` is None where more time would not do.
+    """
+
+    sessions: int
+    needed: int | None
+
+
 @dataclass(frozen=True)
 class Comparison:
     """What the candidate is compared with in the same sessions.
@@ -129,8 +139,7 @@ class Comparison:
         apart: cells with an accepted commit that could be rebuilt, where the run rebuilds another one.
         over_budget: cells that the budget has no room for; among `cells` are those that were compared in the first
             sessions all the same.
-        left: cells that left their time to others, and after how many sessions they would probably have been decided;
-            None where more time would not do.
+        left: cells that left their time to others.
         needed_s: the budget that has room for all cells, as far as it is known; 0 where no cell was left out.
     """
 
@@ -139,7 +148,7 @@ class Comparison:
     sides: Mapping[Cell, tuple[Side, ...]] = field(default_factory=dict)
     apart: tuple[Cell, ...] = ()
     over_budget: tuple[Cell, ...] = ()
-    left: Mapping[Cell, int | None] = field(default_factory=dict)
+    left: Mapping[Cell, Left] = field(default_factory=dict)
     needed_s: float = 0.0
 
     @property

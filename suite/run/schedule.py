@@ -1,7 +1,7 @@
 """How a budget is spent: how many sessions there are, how long the next one may take, and which cells leave. Pure.
 
-It is decided by what sessions cost and by how much they scatter, before the first look, so that no error rate depends
-on it. A cell that leaves has no verdict: it can only become INCONCLUSIVE. One that looks slower stays.
+The number of sessions is decided before the first look. Cells leave by what sessions cost and by how much they scatter.
+A cell that leaves has no verdict: it can only become INCONCLUSIVE. One that looks slower stays.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from suite.verdict.spread import MOST_DF, Middle
 
 ONE_IN = 4  # where accepted commits are rebuilt, at most a quarter of the sessions also times what the figures need
 MAX_SESSIONS = {"quick": 6, "full": 20}  # where nothing can be decided, more sessions only narrow the intervals
-LEAVE_AFTER = 2  # sessions: the last ones before the first look
-HOPELESS = 0.2  # a cell may leave if it would pass less often than this, its step being as long as the base's
+LEAVE_AFTER = 2  # sessions at least
+HOPELESS = 0.1  # a cell may leave if it would pass less often than this, its step being as long as the base's
 SHARED_DF = 2  # what all cells show of the scatter of windows counts as so many degrees of freedom of a cell's own
 BETWEEN = 0.005  # SD between sessions that is assumed at least, as on machines at rest
 

@@ -38,6 +38,7 @@ LEAST_POWER, MOST_POWER = 1.5, 4.0
 SUSPICION = 1.25  # times the error of a FAIL: with more, a noisy cell beside quiet ones fails too often (docs/adr/0001)
 UNEVEN = 0.75  # of the tolerance: by so much all windows together may be slower on average for a PASS (docs/adr/0003)
 NOT_NOISE = 0.99  # confidence that a cell is not slower by the noise of its windows alone
+ALIKE = 4.0  # times the variance within sessions, or so many times less: the sessions of such cells scatter alike
 SETTLED = 0.10  # how probable it may still be that the slowdown reaches half the tolerance, for a PASS before the end
 
 
@@ -103,7 +104,7 @@ def paired(
     middles: Sequence[Middle],
     terms: Terms,
     learned: Learned | None = None,
-    peers: Sequence[Sequence[float | None]] = (),
+    peers: Sequence[Sequence[Middle | None]] = (),
 ) -> Verdict:
     """Judge a cell whose base was measured in the same sessions.
 
@@ -112,7 +113,7 @@ def paired(
         terms: of the run.
         learned: what a calibration knows of this machine.
         peers: of every other cell of the world size that has processes of its own, what each of these sessions shows;
-            None for one that did not time it.
+            None for one that did not time it. Those whose windows scatter alike predict the cell's variance.
     """
     ratio = _ratio(middles)
     if len(middles) < FIRST_LOOK:
@@ -126,7 +127,7 @@ def paired(
     margin, alpha_fail, planned = math.log1p(terms.tolerance), ALPHA_FAIL / terms.comparisons, terms.planned
     suspicious = crossing = uneven = False
     for sessions in range(FIRST_LOOK, len(middles) + 1):
-        beside = _until(sessions, peers)
+        beside = _alike(middles[:sessions], [peer[:sessions] for peer in peers])
         least_fail = 0 if beside else fewest_alone(ALPHA_FAIL / terms.alone)
         delta = estimate(middles[:sessions], learned, beside)
         share = spending(sessions, planned)
@@ -161,10 +162,23 @@ def paired(
     return Verdict(Outcome.INCONCLUSIVE, why, ratio, _lacking(delta, nearest, planned))
 
 
-def _until(sessions: int, peers: Sequence[Sequence[float | None]]) -> list[list[float]]:
-    """Return what the first sessions show of the peers that were timed in two of them at least."""
-    seen = [[value for value in values[:sessions] if value is not None] for values in peers]
-    return [values for values in seen if len(values) > 1]
+def _alike(own: Sequence[Middle], peers: Sequence[Sequence[Middle | None]]) -> list[list[float]]:
+    """Return the values of peers that were timed in two of these sessions at least, and whose windows scatter alike.
+
+    How much sessions differ depends on how much their windows scatter, so that other peers predict another variance.
+    """
+    within, values = _within(own), list[list[float]]()
+    for peer in peers:
+        seen = [middle for middle in peer if middle is not None]
+        ratio = _within(seen) / within if within else 1.0
+        if len(seen) > 1 and (not ratio or 1 / ALIKE <= ratio <= ALIKE):
+            values.append([middle.value for middle in seen])
+    return values
+
+
+def _within(middles: Sequence[Middle]) -> float:
+    """Return the mean variance that windows explain of a session; 0 where they show none."""
+    return fmean(middle.variance or 0.0 for middle in middles) if middles else 0.0
 
 
 def surplus(middles: Sequence[Middle], tolerance: float) -> float:

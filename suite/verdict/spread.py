@@ -4,11 +4,11 @@ Session s shows delta + b_s + e_s: b_s, of variance tau^2, is what its fresh pro
 and e_s, of variance w_s^2, is what the machine's noise leaves in the faster half of its windows. A session counts as
 one number.
 
-A few sessions show that variance badly, so it is also predicted: by the other cells of the same world size, whose
-sessions took place at the same time, and by a calibration (tau^2 was learned, w_s^2 comes from today's rounds). The
-larger prediction is pooled with the cell's own evidence by degrees of freedom (Smyth 2004, the moderated t), and the
-result is never below what the cell's own sessions show. docs/verdict.md derives it and has its error rates, also where
-the calibration is wrong and where a cell is unlike the others.
+A few sessions show that variance badly, so it is also predicted: by the other cells of the same world size whose
+windows scatter alike and whose sessions took place at the same time, and by a calibration (tau^2 was learned, w_s^2
+comes from today's rounds). The larger prediction is pooled with the cell's own evidence by degrees of freedom (Smyth
+2004, the moderated t), and the result is never below what the cell's own sessions show. docs/verdict.md derives it and
+has its error rates, also where the calibration is wrong and where a cell is unlike the others.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
+import statistics
 from functools import cache
 from pathlib import Path
 
@@ -119,10 +120,10 @@ def test_nobody_leaves_where_nothing_is_won_by_it() -> None:
     assert leaving({"alone": NOISY}, (), bought, MARGIN) == []
 
 
-# Seconds on the slow kind of machine, by which a session of a default run takes 35 s, as recorded ones did; and windows
-# by which a run without the rule decides five of twelve cells, as one did beside light work.
+# Seconds on the slow kind of machine, by which processes of a default run start in 2.4 s and warm up in 2, as recorded
+# ones do (docs/performance.md); windows as one default run had them beside light work.
 SLOW = Costs(
-    start_s=0.7, context_s=0.0, communicator_s=0.0, libraries_s=0.02, links_s=0.01, shapes_s=0.01, step_s=0.05,
+    start_s=0.13, context_s=0.0, communicator_s=0.0, libraries_s=0.02, links_s=0.01, shapes_s=0.01, step_s=0.05,
     window_s=0.01, end_s=0.5,
 )  # fmt: skip
 BUSY = {
@@ -163,13 +164,12 @@ def decided(seed: int) -> int:
     return sum(cell.outcome in (Outcome.PASS, Outcome.FAIL) for cell in outcomes(run).values())
 
 
-@pytest.mark.nightly
-@pytest.mark.timeout(600)
 def test_cells_that_leave_let_more_of_the_others_be_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over eight simulated runs; docs/log.md has the figures."""
-    with_them = sum(map(decided, range(8)))
+    leaving = [decided(seed) for seed in range(8)]
+    assert statistics.median(leaving) >= 8
     monkeypatch.setattr(schedule, "HOPELESS", 0.0)
-    assert with_them > sum(map(decided, range(8)))
+    assert sum(leaving) > sum(map(decided, range(8)))
 
 
 UNITS = st.lists(st.integers(1, 3), min_size=1, max_size=6).map(

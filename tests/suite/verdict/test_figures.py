@@ -17,7 +17,7 @@ from tests.support.family import t
 
 COMPARISONS = 4
 PLANNED = 5
-PEERS = [[0.0, 0.0001, -0.0001]]  # another cell of the world size, by session
+PEERS = [[Middle(value) for value in (0.0, 0.0001, -0.0001)]]  # another cell of the world size, by session
 
 
 def spread_over(middle: float, half: float = 0.002) -> Middle:
@@ -123,7 +123,7 @@ class TestPaired:
         ends = [paired(slow[:n], Terms(0.05, alone, 8, 1.0, alone=alone)).outcome for n in range(1, 9)]
         assert ends.index(Outcome.FAIL) + 1 == sessions
         assert alone / 4**sessions <= ALPHA_FAIL
-        peers = [[0.001, -0.001, 0.0, 0.001]]
+        peers = [[*map(Middle, (0.001, -0.001, 0.0, 0.001))]]
         assert paired(slow[:4], Terms(0.05, 1, 8, 1.0, alone=alone), peers=peers).outcome is Outcome.FAIL
 
     def test_a_pass_of_a_cell_alone_needs_no_more_sessions_than_any(self) -> None:
@@ -137,19 +137,20 @@ class TestPaired:
         [
             ([], Outcome.INCONCLUSIVE),
             ([[]], Outcome.INCONCLUSIVE),
-            ([[0.001]], Outcome.INCONCLUSIVE),
-            ([[None, None, None, 0.001]], Outcome.INCONCLUSIVE),
-            ([[None, -0.001, None, 0.001]], Outcome.FAIL),
+            ([[Middle(0.001)]], Outcome.INCONCLUSIVE),
+            ([[None, None, None, Middle(0.001)]], Outcome.INCONCLUSIVE),
+            ([[None, Middle(-0.001), None, Middle(0.001)]], Outcome.FAIL),
         ],
     )
     def test_a_peer_that_has_not_been_measured_in_two_sessions_shows_nothing(
-        self, peers: list[list[float | None]], outcome: Outcome
+        self, peers: list[list[Middle | None]], outcome: Outcome
     ) -> None:
         """One of three cells that are alone in their world sizes waits for its fifth session."""
         assert paired([spread_over(0.06)] * 4, Terms(0.05, 3, 8, 1.0, alone=3), peers=peers).outcome is outcome
 
     def test_a_decision_stands_whatever_a_peer_shows_later(self) -> None:
-        own, peer = [*map(Middle, (0.031, 0.029, 0.030, 0.0302, 0.03))], [None, 0.004, -0.003, 0.002, 0.15]
+        own = [*map(Middle, (0.031, 0.029, 0.030, 0.0302, 0.03))]
+        peer = [None, *map(Middle, (0.004, -0.003, 0.002, 0.15))]
         for sessions in (4, 5):
             assert paired(own[:sessions], Terms(0.05, 4, 12, 1.0), peers=[peer[:sessions]]).outcome is Outcome.FAIL
 
@@ -210,15 +211,24 @@ class TestPaired:
         rounds = [spread_over(middle) for middle in (0.20, 0.21, 0.19, 0.20)]
         learned = Learned(1e-6, 1e-14)
         found = paired(rounds, Terms(0.05, COMPARISONS, PLANNED, 60.0), learned, PEERS)
-        delta = estimate(rounds, learned, PEERS)
+        delta = estimate(rounds, learned, [[middle.value for middle in PEERS[0]]])
         low = delta.mean - t(delta.df, ALPHA_FAIL / COMPARISONS * spending(4, PLANNED)) * delta.error
         assert f"at least {math.expm1(low):.1%} slower" in found.reason
 
     def test_noisy_peers_keep_a_cell_from_failing(self) -> None:
         rounds = [Middle(delta) for delta in (0.20, 0.21, 0.19, 0.20)]
         assert paired(rounds, Terms(0.05, COMPARISONS, PLANNED, 60.0)).outcome is Outcome.FAIL
-        noisy = paired(rounds, Terms(0.05, COMPARISONS, PLANNED, 60.0), peers=[[0.0, 0.5, -0.5, 0.3]])
+        noisy = paired(rounds, Terms(0.05, COMPARISONS, PLANNED, 60.0), peers=[[*map(Middle, (0.0, 0.5, -0.5, 0.3))]])
         assert noisy.outcome is Outcome.INCONCLUSIVE
+
+    @pytest.mark.parametrize(("times", "outcome"), [(1.9, Outcome.INCONCLUSIVE), (2.1, Outcome.FAIL)])
+    def test_peers_count_whose_windows_scatter_by_at_most_twice_as_much(self, times: float, outcome: Outcome) -> None:
+        """The sessions of a cell whose windows scatter more differ more as well."""
+        own = [Middle(delta, 0.001**2, 6) for delta in (0.20, 0.21, 0.19, 0.20)]
+        noisy = [Middle(delta, (times * 0.001) ** 2, 6) for delta in (0.0, 0.5, -0.5, 0.3)]
+        assert paired(own, Terms(0.05, COMPARISONS, PLANNED, 60.0), peers=[noisy]).outcome is outcome
+        quiet = [Middle(delta, (0.001 / times) ** 2, 6) for delta in (0.0, 0.5, -0.5, 0.3)]
+        assert paired(own, Terms(0.05, COMPARISONS, PLANNED, 60.0), peers=[quiet]).outcome is outcome
 
     @pytest.mark.parametrize("deltas", [(0.1, 0.3), (0.1, 0.3, 0.2), (0.20, 0.21, 0.19, 0.20), (0.0, 1e-6, -1e-6)])
     def test_every_verdict_has_the_ratio(self, deltas: tuple[float, ...]) -> None:

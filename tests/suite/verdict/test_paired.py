@@ -224,7 +224,9 @@ def test_the_simulated_rule_of_cells_alone_in_their_world_sizes_is_the_rule() ->
 def test_the_simulated_rule_is_the_rule(learned: Learned | None, shift: float) -> None:
     """Sessions arrive one by one, and a decided cell has no more of them."""
     rng, sizes, planned = numpy.random.default_rng(3), 2, 6
-    windows = family.slowed(family.normal(0.02, 0.03)(rng, (12, 6, planned, 8)), shift)
+    drawn = family.normal(0.02, 0.03)(rng, (12, 6, planned, 8))
+    drawn[:, 6:] *= numpy.array([1.0, 1.0, 1.9, 1.9, 0.3, 0.3])[:, None, None]  # not all scatter alike
+    windows = family.slowed(drawn, shift)
     expected = family.decide(windows, sizes, 6, learned)
     for number, outcomes in enumerate(expected):
         run = [middles_of(windows[:, number, cell]) for cell in range(6)]
@@ -235,8 +237,7 @@ def test_the_simulated_rule_is_the_rule(learned: Learned | None, shift: float) -
                 if judged[cell] is Outcome.INCONCLUSIVE:
                     seen[cell].append(sessions[session])
             for cell in range(len(run)):
-                others = (seen[c] for c in range(cell % sizes, len(run), sizes) if c != cell)
-                peers = [[middle.value for middle in other] for other in others]
+                peers = [seen[c] for c in range(cell % sizes, len(run), sizes) if c != cell]
                 judged[cell] = paired(seen[cell], Terms(0.05, 6, planned, 1.0), learned, peers).outcome
         assert judged == [OUTCOMES[outcome] for outcome in outcomes]
     assert {OUTCOMES[outcome] for outcome in expected.flat} >= ({Outcome.FAIL} if shift else {Outcome.PASS})
