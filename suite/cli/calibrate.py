@@ -84,7 +84,7 @@ def entries_of(run: Observations) -> tuple[Entry, ...]:
     entries = []
     for cell in run.plan.cells:
         own, base = arm("candidate", cell.trainer, cell), arm("base", cell.trainer, cell)
-        spread = calibration.spread_of(samples.windows(run, own, base), samples.over_sessions(run, own))
+        spread = calibration.spread_of(samples.windows(run, own, base))
         if spread is not None:
             named = {"trainer": cell.trainer, "workload": cell.workload, "mode": cell.mode}
             known = {"workload_hash": run.plan.workload(cell.workload).hash, "world_size": cell.world_size}

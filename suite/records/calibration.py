@@ -24,7 +24,6 @@ from suite.room.part import Part
 from suite.verdict import ALPHA_FAIL, FIRST_LOOK, spending
 from suite.verdict.metrics import half_of, variance
 from suite.verdict.spread import Middle, Windows
-from suite.verdict.stored import RunSpread
 
 ENOUGH = 10  # sessions; a run uses no spread from fewer, whose tau2_var is itself a guess
 MOST_AGE = timedelta(days=30)  # a machine changes; how far, the run's other cells show, and a cell alone does not
@@ -42,13 +41,11 @@ class Spread(Part):
 
     Attributes:
         locations: the estimate of each session of two groups of workers of the same code, ln(t / t).
-        log_times: ln(seconds a step) of each session, unpaired, as stored baselines are.
     """
 
     locations: tuple[Log, ...] = Field(min_length=2)
     errors: tuple[Noise, ...]  # the standard error of each of them, from its own windows
     rounds: tuple[Annotated[int, Field(ge=2)], ...]
-    log_times: tuple[Log, ...] = Field(min_length=2)
 
     @model_validator(mode="after")
     def _one_of_each_a_session(self) -> Self:
@@ -93,27 +90,20 @@ class Spread(Part):
         fewer = max(1.0, statistics.fmean(self.rounds) / rounds)
         return math.hypot(self.tau, self.error_sd * math.sqrt(fewer))
 
-    @property
-    def of_runs(self) -> RunSpread | None:
-        """How runs of the cell differ, as far as sessions of one hour show it; None where they do not differ at all."""
-        sd = statistics.stdev(self.log_times)
-        return RunSpread(sd, self.sessions - 1) if sd else None
 
-
-def spread_of(paired: Sequence[Windows], log_times: Sequence[float]) -> Spread | None:
+def spread_of(paired: Sequence[Windows]) -> Spread | None:
     """Return a cell's spread; None where fewer than two sessions have two rounds or more.
 
-    `paired` has the windows of two groups of workers of the same code; `Spread` explains `log_times`.
+    `paired` has the windows of two groups of workers of the same code.
     """
     usable = [session for session in paired if len(session.own) > 1]
-    if len(usable) < 2 or len(log_times) < 2:
+    if len(usable) < 2:
         return None
     middles = [*map(Middle.of, usable)]
     return Spread(
         locations=tuple(middle.value for middle in middles),
         errors=tuple(math.sqrt(middle.variance or 0.0) for middle in middles),
         rounds=tuple(len(session.log_ratios) for session in usable),
-        log_times=tuple(log_times),
     )
 
 

@@ -85,17 +85,15 @@ def checks(run: Observations, draft: Record) -> dict[Cell, tuple[CheckRecord, ..
         if figures.sec_per_epoch is None or not accepted:
             continue
         own = Run(math.log(figures.sec_per_epoch.estimate), figures.sessions, draft.machine.host)
-        calibrated = run.calibrated(cell)
-        spread = None if calibrated is None else calibrated.spread.of_runs
         rebuildable = run.plan.baseline.rebuildable(figures, draft)
         newest = rebuildable[-1] if rebuildable else None
         why = _unmeasured(run, cell, newest, missing) or _changed(run, cell, newest)
-        shown = [_check(LEVEL, difference(own, accepted, spread), why)]
+        shown = [_check(LEVEL, difference(own, accepted), why)]
         for pin in rebuildable[:1]:
             drawn, commit = run.comparison.bases.get("pinned"), pin.environment.commit
             elsewhere = commit not in missing and drawn is not None and drawn.commit != commit
             if commit != rebuildable[-1].environment.commit and (why := _unmeasured(run, cell, pin, missing)):
-                then = difference(own, accepted, spread, pin.time(Identity.of(figures, draft)))
+                then = difference(own, accepted, pin.time(Identity.of(figures, draft)))
                 shown.append(_check(PINNED, then, why, counts=not elsewhere))
         if cell.world_size > 1 and not run.plan.config.devices.oversubscribed(cell.world_size):
             shown.append(_check_machine(run, cell, own, newest, accepted, figures.waterfalls))

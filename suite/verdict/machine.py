@@ -36,7 +36,7 @@ from suite.verdict.metrics import Interval, difference, mean_and_standard_error,
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome, Verdict
 from suite.verdict.paired import FIRST_LOOK
 from suite.verdict.reasons import Reason
-from suite.verdict.stored import ENOUGH_RUNS, MIN_BASELINE_RUNS, Run
+from suite.verdict.stored import ENOUGH_RUNS, MIN_BASELINE_RUNS, Run, by_chance
 
 
 def machine(
@@ -84,7 +84,7 @@ def machine(
         longer = log_t - fmean(times)
         if longer < margin / 2:
             return Verdict(Outcome.PASS, Reason("gap widened", of))
-        if changed and longer <= _by_chance(times, ALPHA_FAIL / comparisons):
+        if changed and longer <= by_chance(times, ALPHA_FAIL / comparisons):
             return Verdict(Outcome.INCONCLUSIVE, Reason("accepted runs differ", of))
         found = {**of, "less": -math.expm1(-low), "confidence": 1 - ALPHA_FAIL}
         return Verdict(Outcome.FAIL, Reason("machine worse", found))
@@ -121,12 +121,7 @@ def cause(now: Mapping[str, Interval], dfs: Sequence[float], accepted: Sequence[
     )
 
 
-def _by_chance(values: Sequence[float], alpha: float) -> float:
-    """Return by how much one further value like these exceeds their mean with probability `alpha`."""
-    return t_quantile(len(values) - 1, 1 - alpha) * mean_and_standard_error(values)[1] * math.sqrt(len(values) + 1)
-
-
 def _further(values: Sequence[float]) -> Interval:
     """Return the 95 % interval of one further value like these, of which there are two or more."""
-    mean, half = fmean(values), _by_chance(values, 0.025)
+    mean, half = fmean(values), by_chance(values, 0.025)
     return Interval(mean, mean - half, mean + half)

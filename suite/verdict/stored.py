@@ -7,8 +7,8 @@ candidate's host, the deviation of one more run of the same build,
     delta = ln t_candidate - mean(ln t_accepted),   has variance   s^2 (1 + 1/n),
 
 and s^2 is estimated from the runs themselves: delta over its root follows Student's t. That assumes exchangeable runs:
-three that were accepted in one hour agree, and the next day differs. Where fewer than `MIN_BASELINE_RUNS` ran on the
-host, the interval rests on calibrate's figure for s, if there is one. Runs of other hosts give a ratio alone.
+three that were accepted in one hour agree, and the next day differs. Fewer than `MIN_BASELINE_RUNS`, and runs of other
+hosts, give a ratio alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from operator import itemgetter
 from statistics import fmean
 from typing import NamedTuple
 
-from suite.verdict.metrics import Interval, t_quantile
+from suite.verdict.metrics import Interval, mean_and_standard_error, t_quantile
 from suite.verdict.reasons import percent
 
 MIN_BASELINE_RUNS = 3  # how runs differ from one another is estimated from them, and two give no usable estimate
@@ -56,18 +56,6 @@ class Run:
     parts: Mapping[str, float] = field(default_factory=dict)
 
 
-class RunSpread(NamedTuple):
-    """How runs of one build differ on this machine, as `calibrate` found it.
-
-    Attributes:
-        sd: standard deviation of one run's ln t, unpaired, its sampling error included; above 0.
-        df: degrees of freedom behind it, at least 1.
-    """
-
-    sd: float
-    df: float
-
-
 class RunDifference(NamedTuple):
     """How a run differs from accepted ones.
 
@@ -80,16 +68,13 @@ class RunDifference(NamedTuple):
     said: str
 
 
-def difference(
-    candidate: Run, accepted: Sequence[Run], spread: RunSpread | None = None, pin: Run | None = None
-) -> RunDifference:
-    """Compare a cell with accepted runs of other times, or with one older run.
+def difference(candidate: Run, accepted: Sequence[Run], pin: Run | None = None) -> RunDifference:
+    """Compare a cell with accepted runs of other times.
 
     Args:
         candidate: the run in question.
-        accepted: those of the cell's present level; one at least.
-        spread: calibrate's figure for how runs differ; it counts where `accepted` are too few to show it.
-        pin: an older run. The candidate is compared with it alone, and the others show only how runs differ.
+        accepted: those of the cell's present level; one at least. Where some are of the candidate's host, only these.
+        pin: an older run, with which the candidate is compared instead.
     """
     here = [run for run in accepted if run.host == candidate.host]
     against = [pin] if pin is not None else here or accepted
@@ -97,18 +82,16 @@ def difference(
     text = f"{percent(delta)} than " + (f"the {len(against)} accepted run(s)" if pin is None else "the pinned run")
     if any(run.host != candidate.host for run in against):
         return RunDifference(Interval(math.exp(delta)), f"{text}, of another host")
-    df: float = max(0, len(here) - 1)
-    variance = _squares(here) / df if df else 0.0
-    if len(here) < MIN_BASELINE_RUNS:
-        if spread is None:
-            why = f"but how runs differ on this machine is not known from fewer than {MIN_BASELINE_RUNS}"
-            return RunDifference(Interval(math.exp(delta)), f"{text}, {why}")
-        variance = (df * variance + spread.df * spread.sd**2) / (df + spread.df)  # two estimates of one variance
-        df += spread.df
-    of_level = 1 / len(against) if pin is None else _fewer(pin, here)
-    half = min(WIDEST, t_quantile(int(df), 0.975) * math.sqrt(variance * (_fewer(candidate, here) + of_level)))
+    if len(against) < MIN_BASELINE_RUNS:
+        return RunDifference(Interval(math.exp(delta)), text)
+    half = min(WIDEST, by_chance([run.log_t for run in against], 0.025))
     low, high = delta - half, delta + half
     return RunDifference(Interval(delta, low, high).exp, f"{text} (95 %: {percent(low)} to {percent(high)})")
+
+
+def by_chance(values: Sequence[float], alpha: float) -> float:
+    """Return by how much one further value like these exceeds their mean with probability `alpha`."""
+    return t_quantile(len(values) - 1, 1 - alpha) * mean_and_standard_error(values)[1] * math.sqrt(len(values) + 1)
 
 
 def newest(runs: Sequence[Run]) -> list[int]:
@@ -141,14 +124,3 @@ def hours_apart(runs: Sequence[Run]) -> list[Run]:
             apart.append(run)
             next_s = started_s + APART_S
     return apart
-
-
-def _squares(runs: Sequence[Run]) -> float:
-    mean = fmean(run.log_t for run in runs)
-    return math.fsum((run.log_t - mean) ** 2 for run in runs)
-
-
-def _fewer(single: Run, runs: Sequence[Run]) -> float:
-    """Return the most by which a run's variance exceeds the others', because they were measured in more sessions."""
-    usual = fmean(run.sessions for run in runs) if runs else 1.0
-    return max(1.0, usual / max(1, single.sessions))

@@ -192,7 +192,6 @@ def calibrated(session_sd: float, *measured: Cell, sessions: int = 12, host: str
         locations=locations,
         errors=(0.0,) * sessions,
         rounds=(8,) * sessions,
-        log_times=locations,
     )
     entries = tuple(
         Entry.model_validate({**place(each), "workload_hash": LENET.hash, "spread": spread}) for each in measured

@@ -113,13 +113,6 @@ class TestStoredFiguresAlone:
         assert level.reason.startswith("20.0% slower than the 3 accepted run(s) (95 %: ")
         assert accepted.rebuild(run, draft) == Comparison(), "the repository lacks their commit"
 
-    @pytest.mark.parametrize(("host", "known"), [(MACHINE.host, True), ("another", False)])
-    def test_one_run_gives_an_interval_on_a_calibrated_host(self, host: str, known: bool) -> None:
-        run, _ = checked(0.6, *runs(0.5), calibration=calibrated(0.01, CELL, host=host))
-        [check] = (check for check in judged(run).checks if check.rule == "stored")
-        assert check.ratio is not None
-        assert (check.ratio.low is not None) is known
-
     @pytest.mark.parametrize(
         ("environment", "says"),
         [

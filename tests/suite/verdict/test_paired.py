@@ -56,7 +56,7 @@ class Noise:
 
     def learned(self, rng: numpy.random.Generator) -> Learned:
         """What calibrating on this machine teaches."""
-        spread = spread_of(windows_of(self.windows(rng, CALIBRATED, 0.0)), [0.0, 0.0])
+        spread = spread_of(windows_of(self.windows(rng, CALIBRATED, 0.0)))
         return Learned(spread.tau**2, spread.tau2_var)
 
 
