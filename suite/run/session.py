@@ -320,9 +320,9 @@ class Sessions:
                 self.step_s[arm], self.cold_s[arm] = warm
                 steps = min(MAX_STEPS, whole_turns(math.ceil(WINDOW_S / warm.step_s), subject.loaders))
                 new[arm] = self._clean_steps(groups, arm, steps) if arm.runs_script else steps
-        # Arms that are compared run windows of equal work, and an arm that was timed before never changes its own.
-        every = {**known, **new}
-        known |= {arm: every[next(twin for twin in every if _same_cell(twin, arm))] for arm in new}
+        # Arms that are compared run windows of equal work: as many steps as a window of the slowest of them has. An arm
+        # that was timed before never changes its own.
+        known |= {arm: min(_of_cell(known, arm) or _of_cell(new, arm)) for arm in new}
 
     def _clean_steps(self, groups: Groups, arm: Arm, steps: int) -> int:
         """Return of how many updates, at most these, windows of a script exist that hold nothing but steps."""
@@ -461,5 +461,7 @@ def _note_conditions(session: Session, block: int, conditions: Conditions) -> No
         session.conditions[block] = conditions
 
 
-def _same_cell(a: Arm, b: Arm) -> bool:
-    return (a.workload, a.mode, a.world_size) == (b.workload, b.mode, b.world_size)
+def _of_cell(steps: Mapping[Arm, int], arm: Arm) -> list[int]:
+    """Return the steps of the arms that an arm is compared with, and its own."""
+    cell = arm.workload, arm.mode, arm.world_size
+    return [count for other, count in steps.items() if (other.workload, other.mode, other.world_size) == cell]
