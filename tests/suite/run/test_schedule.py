@@ -146,7 +146,7 @@ def outcomes(run: Observations) -> dict[Cell, CellRecord]:
 
 
 def test_cells_that_leave_say_what_they_would_take() -> None:
-    """They are timed in two sessions and no more."""
+    """They are not timed afterwards."""
     machine, run = beside_light_work(0)
     left = run.comparison.left
     assert {(cell.mode, cell.world_size) for cell in left} == {("weak", 2)}
@@ -154,7 +154,7 @@ def test_cells_that_leave_say_what_they_would_take() -> None:
     assert said + ", ".join(cell.id for cell in left) in [line for _, line in machine.said]
     judged = outcomes(run)
     for cell in left:
-        assert (judged[cell].outcome, judged[cell].sessions) == (Outcome.INCONCLUSIVE, 2)
+        assert (judged[cell].outcome, judged[cell].sessions) == (Outcome.INCONCLUSIVE, left[cell].sessions)
         assert re.search(r"too noisy for this budget: it needs about \d+\.\d more minutes", judged[cell].reason)
 
 
@@ -164,12 +164,13 @@ def decided(seed: int) -> int:
     return sum(cell.outcome in (Outcome.PASS, Outcome.FAIL) for cell in outcomes(run).values())
 
 
+@pytest.mark.nightly
 def test_cells_that_leave_let_more_of_the_others_be_decided(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over eight simulated runs; docs/log.md has the figures."""
-    leaving = [decided(seed) for seed in range(8)]
+    """Over 24 simulated runs; docs/log.md has the figures."""
+    leaving = [decided(seed) for seed in range(24)]
     assert statistics.median(leaving) >= 8
     monkeypatch.setattr(schedule, "HOPELESS", 0.0)
-    assert sum(leaving) > sum(map(decided, range(8)))
+    assert sum(leaving) > sum(map(decided, range(24)))
 
 
 UNITS = st.lists(st.integers(1, 3), min_size=1, max_size=6).map(
