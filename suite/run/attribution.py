@@ -55,20 +55,36 @@ def targets(run: Observations, chosen: Iterable[Cell], sides: Sequence[Side]) ->
     return [Target(cell, side) for cell in several for side in sides if side in run.arms(cell)]
 
 
-def slowest(run: Observations, slower: Sequence[Cell]) -> list[Target]:
-    """Return the waterfalls of candidate and base that the next session has time for, of cells that look slower.
+def of_slower(run: Observations, sessions: Sessions) -> list[Target]:
+    """Return the waterfalls of candidate and base that the next session has time for, of cells that look slower so far.
+
+    They are timed when the blocks of the next session are over, so that what grew is known when a cell fails. The full
+    profile takes the slowest cells apart whether they look slower or not. Why the budget has no time is noted.
 
     Args:
-        run: with a base.
-        slower: the slowest first.
+        run, sessions: of the campaign.
     """
+    config = run.plan.config
+    if not run.comparison.bases:
+        return []
+    behind = {cell: judging.surplus(run, cell) for cell in run.comparison.judged}
+    slower = [
+        cell for cell in sorted(behind, key=lambda cell: -behind[cell]) if behind[cell] or config.profile == "full"
+    ]
     last = [made[-1] for cell in slower if (made := targets(run, [cell], SIDES))]
-    wanted = OF_A_SLOWER_CELL[run.plan.config.profile]
-    lacking = [target.cell for target in last if _times(run, target) < wanted]
-    return targets(run, lacking[:MOST_CELLS], SIDES)
+    lacking = [target.cell for target in last if _times(run, target) < OF_A_SLOWER_CELL[config.profile]]
+    wanted = targets(run, lacking[:MOST_CELLS], SIDES)
+    if wanted and config.budget.fixed and not config.calibrate and not _fits(run, wanted, sessions.left_s()):
+        why = "the budget has no more time than the decision needs; raise --scaling-budget"
+        run.unexplained |= dict.fromkeys((target.cell for target in wanted), why)
+        return []
+    costs_s = {cell: _needed_s(run, sessions, sides) for cell, sides in _by_cell(run, wanted).items()}
+    too_long = {cell: cost_s for cell, cost_s in costs_s.items() if cost_s > SHARE * config.budget.seconds}
+    run.late_s |= too_long
+    return [target for target in wanted if target.cell not in too_long]
 
 
-def fits(run: Observations, wanted: Sequence[Target], left_s: float) -> bool:
+def _fits(run: Observations, wanted: Sequence[Target], left_s: float) -> bool:
     """Return whether the rest of a user's budget has the time to decide cells and to take them apart (docs/adr/0004).
 
     It must have it for the sessions that the decision seems to lack, and for all those that a waterfall lacks before
@@ -101,18 +117,6 @@ def _times(run: Observations, target: Target) -> int:
 def arms(run: Observations, wanted: Iterable[Target]) -> list[Arm]:
     """Return every arm that these waterfalls need."""
     return list(dict.fromkeys(arm for target in wanted for arm in target.arms(run).values()))
-
-
-def affordable(run: Observations, sessions: Sessions, wanted: Sequence[Target]) -> list[Target]:
-    """Return the waterfalls that a session with a base has time for; it is noted of the cells of the others."""
-    by_cell: dict[Cell, list[Target]] = {}
-    for target in wanted:
-        if target.arms(run)["own"] not in run.lost:
-            by_cell.setdefault(target.cell, []).append(target)
-    costs_s = {cell: _needed_s(run, sessions, sides) for cell, sides in by_cell.items()}
-    too_long = {cell: cost_s for cell, cost_s in costs_s.items() if cost_s > SHARE * run.plan.config.budget.seconds}
-    run.late_s |= too_long
-    return [target for target in wanted if target.cell not in too_long]
 
 
 def carried(run: Observations, sessions: Sessions, wanted: Sequence[Target], session_s: float) -> list[Target]:

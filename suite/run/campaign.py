@@ -29,7 +29,7 @@ from suite.run import accepted, accuracy, attribution, collectives, counting, fo
 from suite.run.groups import Groups
 from suite.run.observations import Comparison, Observations
 from suite.run.results import to_record
-from suite.run.session import Say, Sessions
+from suite.run.session import Next, Say, Sessions
 from suite.run.variants import Target
 from suite.verdict import FIRST_LOOK, Outcome
 from suite.verdict.stored import ENOUGH_RUNS
@@ -81,6 +81,15 @@ def measure(
         finally:
             if run.plan.config.against is None:
                 run.stored = accepted.checks(run, to_record(run))
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the first sessions have for figures, beside the comparison: arms on one device, waterfalls, and training."""
+
+    on_one: Sequence[tuple[Arm, ...]] = ()
+    explained: Sequence[Target] = ()
+    train: Callable[[Groups], None] | None = None
 
 
 class _Campaign:
@@ -137,7 +146,7 @@ class _Campaign:
         left_out = [cell for cell in compared if cell not in carried]
         run.comparison = replace(run.comparison, needed_s=self._needed_s(compared) if left_out else 0.0)
         self._show_plan(beside, explained, training_s, left_out)
-        self._run_sessions(on_one, explained, None if run.compares_first else train)
+        self._run_sessions(Figures(on_one, explained, None if run.compares_first else train))
         if run.compares_first:
             self._comparing = False
             starting_s = self._forecast([(arm,) for arm in accuracy.needed(run)], least=True).wall_s
@@ -228,24 +237,9 @@ class _Campaign:
         """Return how long a session of these arms will be, by default or at least; 0 where none can be started."""
         return self._lengths.of(_arms(units), untimed, 0.0 if least else self._left_s())
 
-    def _slower_targets(self, chosen: Sequence[Cell]) -> list[Target]:
-        """Return the waterfalls, of candidate and base, of the cells that look slower so far.
-
-        They are timed when the blocks of the next session are over, so that what grew is known when a cell fails. The
-        full profile takes the slowest cells apart whether they look slower or not. A budget that the user set must have
-        the time for it (`attribution.fits`).
-        """
-        run = self._run
-        if not run.comparison.bases:
-            return []
-        behind, full_profile = {cell: judging.surplus(run, cell) for cell in chosen}, run.plan.config.profile == "full"
-        slowest_first = sorted(chosen, key=lambda cell: -behind[cell])
-        wanted = attribution.slowest(run, [cell for cell in slowest_first if behind[cell] or full_profile])
-        if wanted and self._session_plan.keeps_budget and not attribution.fits(run, wanted, self._left_s()):
-            why = "the budget has no more time than the decision needs; raise --scaling-budget"
-            run.unexplained |= dict.fromkeys((target.cell for target in wanted), why)
-            return []
-        wanted = attribution.affordable(run, self._sessions, wanted)
+    def _slower_targets(self) -> list[Target]:
+        """Return the waterfalls of the cells that look slower so far, with what their arms need prepared."""
+        run, wanted = self._run, attribution.of_slower(self._run, self._sessions)
         arms = attribution.arms(run, wanted)
         if any(arm not in run.jobs and arm not in run.lost for arm in arms):
             self._say(f"the parts of {len({target.cell for target in wanted})} cell(s) are timed too")
@@ -269,63 +263,67 @@ class _Campaign:
     def _prepare(self, arms: Sequence[Arm]) -> None:
         self._collaborators.prepare(self._run, self._sides, arms, self._say)
 
-    def _run_sessions(
-        self,
-        on_one: Sequence[tuple[Arm, ...]] = (),
-        explained: Sequence[Target] = (),
-        train: Callable[[Groups], None] | None = None,
-    ) -> None:
-        """Run sessions over the cells that are still undecided.
+    def _run_sessions(self, figures: Figures | None = None) -> None:
+        """Run sessions while cells are undecided and the budget lasts, with what figures need in the first of them."""
+        while (session := self._next(figures or Figures())) is not None:
+            if self._session(session):
+                self._lengths.learn(_arms(session.units), session.untimed)
+                self._forecast_s = self._forecast(session.units, session.untimed, least=True).wall_s
+                self._replan(len(self._run.sessions) - 1)
+        self._take_apart_alone()
 
-        The first of them, those of figures, time all cells, the arms on one device that figures need, and the variants
-        of waterfalls.
-        """
-        run, config = self._run, self._run.plan.config
-        while True:
-            number = len(run.sessions)
-            of_figures = not run.comparison.bases or self._of_figures is None or number < self._of_figures
-            chosen = [cell for cell in run.plan.cells if self._wants_time(cell, of_figures=of_figures)]
-            if run.comparison.bases and number:
-                self._open = len(chosen)
-            units, beside = self._units(chosen), [*(on_one if of_figures else ()), *self._on_one(chosen)]
-            over = run.planned and number >= run.planned
-            to_load_s = self._sides.next_load_s - self._sides.loading_s  # more than sessions share, or less
-            next_s = self._next_s([*units, *beside]) + to_load_s
-            if over or (self._session_plan.keeps_budget and run.sessions and self._left_s() < next_s):
-                units = [unit for unit in units if run.never_timed(unit)]
-            if not units:
-                break
-            timed = _arms(units)
-            units += [unit for unit in dict.fromkeys(beside) if unit[0] not in timed and unit[0] not in run.lost]
-            explained = [target for target in explained if target.cell not in attribution.left_out(run)]
-            probed = explained if of_figures and number < attribution.SESSIONS else []
-            suspects = self._slower_targets(run.comparison.judged)
-            untimed = [
-                arm
-                for arm in attribution.arms(run, [*probed, *suspects])
-                if arm not in run.lost and (arm, "setup") not in run.unprobed
-            ]
-            afterwards = self._taking_apart(list(dict.fromkeys([*probed, *suspects])))
-            afterwards += [train] if train is not None and number == 0 else []
-            if number == 0 and (config.counters == "fail" or (config.counters == "warn" and config.explain)):
+    def _next(self, figures: Figures) -> Next | None:
+        """Return the session to come; None where everything is decided, or the budget is spent."""
+        run, config, number = self._run, self._run.plan.config, len(self._run.sessions)
+        of_figures = not run.comparison.bases or self._of_figures is None or number < self._of_figures
+        units = self._undecided_units(figures.on_one, of_figures=of_figures)
+        if not units:
+            return None
+        late = attribution.left_out(run)
+        several = of_figures and number < attribution.SESSIONS
+        probed = [target for target in figures.explained if several and target.cell not in late]
+        suspects = self._slower_targets()
+        untimed = [
+            arm
+            for arm in attribution.arms(run, [*probed, *suspects])
+            if arm not in run.lost and (arm, "setup") not in run.unprobed
+        ]
+        afterwards = self._taking_apart(list(dict.fromkeys([*probed, *suspects])))
+        if number == 0:
+            afterwards += [figures.train] if figures.train is not None else []
+            if config.counters == "fail" or (config.counters == "warn" and config.explain):
                 counted = run.plan.cells if of_figures else run.comparison.cells
                 afterwards.append(self._collaborators.counting(run, self._sessions, counted, self._say_left))
-            if self._session(units, untimed, afterwards, self._share_s(number, explained=bool(suspects))):
-                self._lengths.learn(_arms(units), untimed)
-                self._forecast_s = self._forecast(units, untimed, least=True).wall_s
-                self._replan(number)
-        self._take_apart_alone()
+        # How long the blocks may take (docs/verdict.md, "Rounds per session").
+        share_s = self._session_plan.share_s(self._left_s(), run.planned - number)
+        share_s -= attribution.added_s(run) if share_s and suspects else 0.0
+        return Next(units, untimed, afterwards, share_s)
+
+    def _undecided_units(self, on_one: Sequence[tuple[Arm, ...]], *, of_figures: bool) -> list[tuple[Arm, ...]]:
+        """Return what the next session times: undecided cells beside their bases, and what floors and figures need."""
+        run, number = self._run, len(self._run.sessions)
+        chosen = [cell for cell in run.plan.cells if self._wants_time(cell, of_figures=of_figures)]
+        if run.comparison.bases and number:
+            self._open = len(chosen)
+        units, beside = self._units(chosen), [*(on_one if of_figures else ()), *self._on_one(chosen)]
+        over = run.planned and number >= run.planned
+        to_load_s = self._sides.next_load_s - self._sides.loading_s  # more than sessions share, or less
+        next_s = self._next_s([*units, *beside]) + to_load_s
+        if over or (self._session_plan.keeps_budget and number and self._left_s() < next_s):
+            units = [unit for unit in units if run.never_timed(unit)]
+        timed = _arms(units)
+        more = [unit for unit in dict.fromkeys(beside) if unit[0] not in timed and unit[0] not in run.lost]
+        return [*units, *more] if units else []
 
     def _take_apart_alone(self) -> None:
         """Take cells apart in what the comparison has left of the budget, as often as the full profile does."""
         run = self._run
         while run.plan.config.profile == "full" and run.comparison.bases and run.sessions:
-            wanted = self._slower_targets(run.comparison.judged)
+            wanted = self._slower_targets()
             arms = [arm for arm in attribution.arms(run, wanted) if arm not in run.lost]
             if not arms or self._left_s() < run.session_s + attribution.added_s(run):
                 return
-            counts = self._session([], arms, self._taking_apart(wanted), 0.0)
-            if not counts or not run.sessions[-1].probes:
+            if not self._session(Next([], arms, self._taking_apart(wanted))) or not run.sessions[-1].probes:
                 return
 
     def _replan(self, number: int) -> None:
@@ -362,26 +360,15 @@ class _Campaign:
             return
         self._correct_plan(left_s)
 
-    def _share_s(self, number: int, *, explained: bool) -> float:
-        """Return how long the blocks of a session may take (docs/verdict.md, "Rounds per session")."""
-        share_s = self._session_plan.share_s(self._left_s(), self._run.planned - number)
-        return share_s - attribution.added_s(self._run) if share_s and explained else share_s
-
-    def _session(
-        self,
-        units: Sequence[tuple[Arm, ...]],
-        untimed: Sequence[Arm],
-        afterwards: Sequence[Callable[[Groups], None]],
-        share_s: float,
-    ) -> bool:
+    def _session(self, session: Next) -> bool:
         """Run a session; return whether it counts."""
         run, discarded = self._run, len(self._run.discarded)
         if run.sessions:
             self._sides.renew()
         try:
-            self._sessions.run(units, untimed, afterwards, share_s)
+            self._sessions.run(session)
         finally:
-            timed, counts = _arms(units), len(run.discarded) == discarded
+            timed, counts = _arms(session.units), len(run.discarded) == discarded
             for arm, failure in (run.sessions if counts else run.discarded)[-1].failures.items():
                 if arm in timed:
                     run.lost[arm] = failure

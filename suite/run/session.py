@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
@@ -51,6 +52,23 @@ class NoRoom(Exception):
     """The groups of workers of a session do not fit into memory together."""
 
 
+@dataclass(frozen=True)
+class Next:
+    """A session to come.
+
+    Attributes:
+        units: arms that are timed in blocks; those of one unit next to each other.
+        untimed: more arms to start, for what comes afterwards.
+        afterwards: called with the live groups when all blocks are timed, so that nothing disturbs the timing.
+        share_s: of the budget for it; there may be more blocks than planned in it. 0 for no more.
+    """
+
+    units: Sequence[tuple[Arm, ...]]
+    untimed: Sequence[Arm] = ()
+    afterwards: Sequence[Callable[[Groups], None]] = ()
+    share_s: float = 0.0
+
+
 class Sessions:
     """Runs sessions one after the other, and adds them to the run's observations.
 
@@ -76,22 +94,10 @@ class Sessions:
         self._caches = Caches()
         self._in_turns = False  # whether there is one group of workers at a time
 
-    def run(
-        self,
-        units: Sequence[tuple[Arm, ...]],
-        untimed: Sequence[Arm] = (),
-        afterwards: Sequence[Callable[[Groups], None]] = (),
-        share_s: float = 0.0,
-    ) -> None:
+    def run(self, asked: Next) -> None:
         """Run one session, and add what it measured to the run, also when it is interrupted.
 
         One whose launcher has ended is added to `Observations.discarded` instead, and leaves neither times nor nets.
-
-        Args:
-            units: arms that are timed in blocks; those of one unit next to each other.
-            untimed: more arms to start, for what comes afterwards.
-            afterwards: called with the live groups when all blocks are timed, so that nothing disturbs the timing.
-            share_s: of the budget for it; there may be more blocks than planned in it. 0 for no more.
 
         Raises:
             ValueError: a container has no memory for the processes of the first session.
@@ -101,15 +107,15 @@ class Sessions:
         start = self._clock()
         groups, self._caches = Groups(session), Caches()
         kept, memory, nets = self._run.sessions, dict(self._run.memory), len(self._run.accuracies)
-        timed = list(dict.fromkeys(arm for unit in units for arm in unit))
-        needed = list(dict.fromkeys((*timed, *untimed)))
+        timed = list(dict.fromkeys(arm for unit in asked.units for arm in unit))
+        needed = list(dict.fromkeys((*timed, *asked.untimed)))
         try:
             self._wait_for_templates(session)
             if not self._run.sessions and not self._run.discarded:
                 self._check_capacity(needed)
-            end_s = self._clock() + KEPT * (share_s - max(session.loading_s, session.waiting_s))
-            self._measure(groups, units, needed, end_s)
-            for act in () if self._in_turns else afterwards:
+            end_s = self._clock() + KEPT * (asked.share_s - max(session.loading_s, session.waiting_s))
+            self._measure(groups, asked.units, needed, end_s)
+            for act in () if self._in_turns else asked.afterwards:
                 session.wall_s = self._clock() - start
                 act(groups)
             self._close(groups, timed)

@@ -20,6 +20,7 @@ from suite.run import campaign, results
 from suite.run.groups import Groups
 from suite.run.observations import Observations, Session
 from suite.run.plan import Plan
+from suite.run.session import Next
 from suite.run.variants import Target
 from suite.verdict import Outcome
 from tests.support.measurements import BLOCKS, WOBBLE, add_session, arm, cell, forth_and_back, job, run_of
@@ -156,15 +157,10 @@ class PretendedSessions:
         self.world.fitted.append(self.world.run.sessions_lacking)
         return self.world.fits
 
-    def run(
-        self,
-        units: Sequence[tuple[Arm, ...]],
-        untimed: Sequence[Arm],
-        afterwards: Sequence[Callable[[Groups], None]],
-        share_s: float,
-    ) -> None:
+    def run(self, asked: Next) -> None:
         world, run, number = self.world, self.world.run, len(self.world.run.sessions)
-        world.shares_s.append(share_s)
+        units, untimed, afterwards = asked.units, asked.untimed, asked.afterwards
+        world.shares_s.append(asked.share_s)
         self.step_s |= world.known_step_s
         arms = [timed for unit in units for timed in unit]
         if units:

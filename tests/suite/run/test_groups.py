@@ -20,7 +20,7 @@ from suite.run import groups
 from suite.run.blocks import LEAST
 from suite.run.groups import Caches, Groups
 from suite.run.observations import Observations, Session
-from suite.run.session import Sessions
+from suite.run.session import Next, Sessions
 from tests.support.answering import BASE, ONE, OWN, Answering, Still, sessions
 from tests.support.containers import Files
 from tests.support.measurements import MACHINE, arm, cell, job, run_of, settings
@@ -49,7 +49,7 @@ def test_first_steps_on_gpus_count_as_a_part_of_every_session_and_not_of_a_windo
     run.block_count = lambda start_s, *_: told.append(start_s) or LEAST  # type: ignore[method-assign]
     measured = sessions(run, Whole({OWN.id: 0.01, BASE.id: 0.01}, cold_s=6.0))
     measured._meter = Still()  # type: ignore[assignment]
-    measured.run([(OWN, BASE)])
+    measured.run(Next([(OWN, BASE)]))
     [session] = run.sessions
     assert session.starting_s == pytest.approx(2.5 + 2 * 6.0, abs=0.1)
     assert session.warming_s < 1.0

@@ -25,7 +25,7 @@ from suite.run.blocks import LEAST, MOST
 from suite.run.groups import Groups
 from suite.run.observations import Session
 from suite.run.plan import FIRST_STEP_TIMEOUT_S
-from suite.run.session import MAX_STEPS, Sessions
+from suite.run.session import MAX_STEPS, Next, Sessions
 from suite.run.timer import WINDOW_S
 from tests.support import learners
 from tests.support.answering import BASE, ONE, OWN, Answering, Pool, Still, sessions, time_blocks, warm_up
@@ -242,7 +242,7 @@ def test_a_session_whose_launcher_ends_leaves_no_time_and_no_memory() -> None:
     run = run_of(cell(2), jobs={OWN: job(OWN)}, memory={OWN: (RankMemory(resident_bytes=1),)})
     measured = sessions(run, Ends({OWN.id: 0.002}))
     measured._meter = Still()  # type: ignore[assignment]
-    measured.run([(OWN,)])
+    measured.run(Next([(OWN,)]))
     assert (run.sessions, len(run.discarded)) == ([], 1)
     [discarded] = run.discarded
     assert discarded.windows
@@ -307,7 +307,7 @@ def test_an_arm_whose_parameters_are_not_finite_is_lost(bench: Bench, tmp_path: 
     run, left = run_of(cell(2), jobs=jobs), list[Arm]()
     pools = {"candidate": SidePool(bench.pool)}
     made = Sessions(run, pools, random.Random(1), Still(), lambda: 5.0, lambda line: None)  # type: ignore[arg-type]
-    made.run([(spoilt,), (fine,)], afterwards=[lambda groups: left.extend(groups.by_arm)])
+    made.run(Next([(spoilt,), (fine,)], afterwards=[lambda groups: left.extend(groups.by_arm)]))
     [session] = run.sessions
     assert {lost: failure.cause for lost, failure in session.failures.items()} == {
         spoilt: f"rank 0: parameter 'fc.weight' of {spoilt.trainer} is not finite after the session's steps; "
