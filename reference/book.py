@@ -51,7 +51,7 @@ class BookRun:
 
     @property
     def closing_line(self) -> str:
-        """The line that the run ends with: see `reference.closing_line.closing_line`."""
+        """The line that the run ends with."""
         last_loss = self.losses[-1] if self.losses else None
         return closing_line(self.accuracies[-1], self.sec_per_epoch, self.devices, last_loss)
 

@@ -106,17 +106,9 @@ def _parts(value: Any) -> list[Any]:
 
 
 def scores(output: Any, labels: Tensor) -> Tensor:
-    """Return the first tensor in a model's output that has a score of every class for every label.
+    """Return the first tensor in a model's output that has a score of every class for every label, else NoScores.
 
-    Args:
-        output: of any type that `tensors` looks into.
-        labels: (n, ...).
-
-    Returns:
-        (n, ..., classes), or (n, classes, ...).
-
-    Raises:
-        NoScores: there is none.
+    For labels (n, ...) it is (n, ..., classes), or (n, classes, ...).
     """
     returned = tensors(output)
     for tensor in returned:

@@ -6,11 +6,7 @@ from collections.abc import Sequence
 
 
 def sec_per_epoch(epoch_s: Sequence[float]) -> float:
-    """Return the mean over the epochs after the first, which includes the warm-up; of a single epoch, its own seconds.
-
-    Args:
-        epoch_s: seconds of training in each epoch, at least one.
-    """
+    """Return the mean over the epochs after the first, which includes the warm-up; of one epoch, its own seconds."""
     measured = epoch_s[1:] or epoch_s
     return sum(measured) / len(measured)
 

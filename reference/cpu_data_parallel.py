@@ -35,15 +35,10 @@ class CPUDataParallel(nn.Module):
         self.per_device = PerDevice(devices)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Call the module on shards of its inputs.
+        """Call the module on shards of its inputs, and return its output with its tensors gathered.
 
-        Args:
-            inputs: tensors (n, ...), also inside lists, tuples and dicts, are split along their first axis; every
-                replica gets all other values as they are.
-            kwargs: split in the same way.
-
-        Returns:
-            The module's output with its tensors gathered: a tensor, or lists, tuples and dicts of tensors.
+        Tensors (n, ...), also inside lists, tuples and dicts, are split along their first axis; every replica gets all
+        other values as they are. The output is a tensor, or lists, tuples and dicts of tensors.
 
         Raises:
             ValueError: the tensors do not all have the same number of samples.
@@ -167,15 +162,8 @@ def refuse_compiled(module: nn.Module) -> None:
 def _replicate(module: nn.Module, device: torch.device, keep_buffers: bool) -> nn.Module:
     """Return a copy on a device with the same structure and attributes, and new leaf parameters.
 
-    A module or tensor that the original holds twice is one object in the copy too.
-
-    Args:
-        module: the original.
-        device: the copy's device.
-        keep_buffers: share the original's buffers instead of copying them.
-
-    Raises:
-        RuntimeError: the module was compiled in place.
+    A module or tensor that the original holds twice is one object in the copy too. With `keep_buffers` the copy shares
+    the original's buffers. Raises as `refuse_compiled` does.
     """
     refuse_compiled(module)
     tensors: dict[Tensor, Tensor] = {}

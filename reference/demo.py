@@ -55,12 +55,7 @@ class Announced(nn.Module):
         self.inside: list[tuple[int, str]] = []
 
     def forward(self, X: Tensor, rows: Tensor) -> Tensor:
-        """Map X (n, 5) to (n, 2).
-
-        Args:
-            X: samples of a minibatch, or a shard of them.
-            rows: their numbers (n,) in the minibatch; split along with X.
-        """
+        """Map X (n, 5), a minibatch or a shard of it, to (n, 2); `rows` (n,) are the samples' numbers in it."""
         output: Tensor = self.net(X)
         self.inside.append((int(rows[0]), f"\tIn Model: input size {X.size()} output size {output.size()}"))
         return output
@@ -71,13 +66,8 @@ def demonstrate(
 ) -> None:
     """Run the tutorial on these devices and report its table: for each minibatch, its shards in order, then the whole.
 
-    Args:
-        devices: all CUDA or all CPU; a CPU device may be listed several times.
-        report: called with every line.
-        shuffle: draw the samples' order from torch's generator instead of keeping it.
-
-    Raises:
-        ValueError: as in `data_parallel`.
+    The devices are all CUDA or all CPU; a CPU device may be listed several times. With `shuffle` the samples' order is
+    drawn from torch's generator.
     """
     model = Announced()
     net = data_parallel(model, devices)

@@ -98,11 +98,7 @@ def count_labels(y: Nest) -> int:
 
 
 def accuracy(replicas: Sequence[nn.Module], devices: Sequence[torch.device], X: Nest, y: Nest) -> float:
-    """Return `count_correct` as a share of the labels that count, 0 to 1.
-
-    Raises:
-        ValueError: there are no samples, no label counts, or as in `count_correct`.
-    """
+    """Return `count_correct` as a share of the labels that count, 0 to 1; ValueError where no label does."""
     if nest.samples(X) == 0:
         raise ValueError("X has 0 samples: an accuracy needs at least one")
     if not (labels := count_labels(y)):

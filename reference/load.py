@@ -24,9 +24,6 @@ def load_object(spec: str) -> object:
             `sys.path` that has it. A file can import from its own folder while it is executed, as when it is run as a
             script.
 
-    Returns:
-        The object itself, neither called nor checked.
-
     Raises:
         ValueError: ``spec`` is neither of the two forms.
         FileNotFoundError: the file does not exist.
@@ -50,14 +47,8 @@ def load_object(spec: str) -> object:
 def load_named(name: str, table: Mapping[str, str], kind: str) -> object:
     """Import the object that ``table`` lists under ``name``, or that ``name`` itself specifies.
 
-    Args:
-        name: a key of ``table``, or the user's own ``module:attribute`` or ``path.py:attribute``.
-        table: name -> ``module:attribute``.
-        kind: what the table lists, for the message ("model", "trainer").
-
-    Raises:
-        ValueError: ``name`` is not in the table and has no ":"; the message lists the valid names.
-        FileNotFoundError, ImportError, AttributeError: as in `load_object`.
+    Raises as `load_object` does, and ValueError where ``name`` is not in the table and has no ":"; the message lists
+    the valid names of this kind ("model", "trainer").
     """
     if name not in table and ":" not in name:
         raise ValueError(f"unknown {kind} {name!r}: choose one of {', '.join(table)}, or name your own as module:name")

@@ -56,7 +56,7 @@ def mean_loss(steps: Sequence[tuple[Tensor | None, int]], samples: int) -> float
 
     Args:
         steps: for each step, the value that `Trainer.step` returned and the batch size that it was given.
-        samples: number of samples in the epoch, over all processes.
+        samples: in the epoch, over all processes.
     """
     losses = [torch.as_tensor(loss).detach().reshape(()) for loss, _ in steps if loss is not None]
     if not losses or len(losses) < len(steps):

@@ -33,11 +33,7 @@ def like(structure: Nest, tensors: list[Tensor]) -> Nest:
 
 
 def samples(nest: Nest) -> int:
-    """Return the number of samples in a nest.
-
-    Raises:
-        ValueError: there is no tensor, or their first axes differ.
-    """
+    """Return the number of samples in a nest; ValueError where there is no tensor, or first axes differ."""
     if isinstance(nest, Tensor):
         return len(nest)
     sizes = sorted({len(leaf) for leaf in leaves(nest)})
@@ -63,11 +59,7 @@ def move(nest: Nest, device: torch.device | str, dtype: torch.dtype | None = Non
 
 
 def labels(y: Nest) -> Tensor:
-    """Return the class labels in y: its first int64 tensor. Weights and masks may come with them.
-
-    Raises:
-        ValueError: there is no int64 tensor.
-    """
+    """Return the class labels in y: its first int64 tensor, else ValueError. Weights and masks may come with them."""
     for leaf in leaves(y):
         if leaf.dtype == torch.int64:
             return leaf
@@ -87,9 +79,7 @@ def described(nest: Nest) -> str:
 def check(name: str, nest: Nest) -> None:
     """Refuse what is not a nest of tensors with samples.
 
-    Args:
-        name: of the nest in messages; a part is named by its key or position, such as ``train_X['tokens']``.
-        nest: what a user gave.
+    Messages have its name, and that of a part by its key or position, such as ``train_X['tokens']``.
 
     Raises:
         TypeError: a part is neither a tensor nor a dict, tuple or list.

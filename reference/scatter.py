@@ -1,6 +1,7 @@
 """Split a minibatch over devices, and join the shards again.
 
-The three rules in `CHUNK_RULES` say how many of n samples each of k devices gets:
+The three rules in `CHUNK_RULES` say how many of n samples each of k devices gets. They raise ValueError where n is
+negative or k below 1.
 
     rule            sizes                                              30 over 8    10 over 3    10 over 8
     torch           ceil(n / k) each until none is left                4x7, 2       4,4,2        2x5 and three idle
@@ -30,9 +31,6 @@ def chunk_sizes(n: int, k: int) -> list[int]:
     """Return the shard sizes that ``torch.chunk`` gives to n samples on k devices.
 
     There are at most k sizes, and none is 0. The exception, as in torch, is an empty batch: it gives k empty shards.
-
-    Raises:
-        ValueError: n is negative or k is below 1.
     """
     _check_split(n, k)
     if n == 0:
@@ -46,20 +44,13 @@ def floor_sizes(n: int, k: int) -> list[int]:
 
     The last device has up to k - 1 samples more than the others, and all n where n is below k. (Some versions of MXNet
     refuse this last case, others make fewer slices.)
-
-    Raises:
-        ValueError: n is negative or k is below 1.
     """
     _check_split(n, k)
     return [n // k] * (k - 1) + [n - n // k * (k - 1)]
 
 
 def balanced_sizes(n: int, k: int) -> list[int]:
-    """Return k shard sizes by MXNet's newer rule, which is ``numpy.array_split``'s: the first n mod k are one larger.
-
-    Raises:
-        ValueError: n is negative or k is below 1.
-    """
+    """Return k shard sizes by MXNet's newer rule, ``numpy.array_split``'s: the first n mod k are one larger."""
     _check_split(n, k)
     return [n // k + (rank < n % k) for rank in range(k)]
 
@@ -165,11 +156,8 @@ def gather(shards: Sequence[Tensor], device: torch.device) -> Tensor:
     Differentiable. The inverse of `scatter`.
 
     Args:
-        shards: at least one tensor; either all (n_i, ...), or all scalars ().
-        device: the result's device.
-
-    Raises:
-        ValueError: there are no shards.
+        shards: at least one tensor, else ValueError; either all (n_i, ...), or all scalars ().
+        device: of the result.
     """
     if not shards:
         raise ValueError("there are no shards to gather: give at least one tensor")

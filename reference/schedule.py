@@ -37,8 +37,7 @@ def scale(mode: str, world_size: int, batch: int, lr: float, lr_rule: str = "lin
     Args:
         mode: "strong" keeps both; "weak" multiplies the batch and applies the rule.
         world_size: number of devices, at least 1.
-        batch: samples per step on one device.
-        lr: learning rate on one device.
+        batch, lr: samples per step and learning rate on one device.
         lr_rule: a name in `LR_RULES`; used in weak mode only.
 
     Raises:
@@ -64,12 +63,9 @@ def warmup(lr: float, step: int, warmup_steps: int, *, start: float = 0.0) -> fl
 
     Args:
         lr: the rate reached at step ``warmup_steps - 1`` and kept afterwards.
-        step: number of steps before this one.
+        step: number of steps before this one; ValueError where it or ``warmup_steps`` is negative.
         warmup_steps: length of the increase in steps; 0 for none.
         start: the rate that the increase starts from, one step before the first.
-
-    Raises:
-        ValueError: a negative step or length.
     """
     if step < 0 or warmup_steps < 0:
         raise ValueError(f"step is {step} and warmup_steps is {warmup_steps}: neither may be negative")

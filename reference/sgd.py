@@ -15,10 +15,8 @@ def sgd_(params: Iterable[Tensor], lr: float, batch_size: int) -> None:
     Args:
         params: leaf tensors; one whose ``.grad`` is None stays as it is.
         lr: learning rate.
-        batch_size: number of samples, over all devices, whose losses are summed in the gradient.
-
-    Raises:
-        ValueError: ``batch_size`` is below 1.
+        batch_size: number of samples, over all devices, whose losses are summed in the gradient; at least 1, else
+            ValueError.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}: a step needs at least one sample")

@@ -18,13 +18,9 @@ END_S = 60.0  # for a loop to end after its last minibatch
 class SteppedLoop:
     """A loop that takes one step for each call of `step`.
 
-    Args:
-        run: trains with the minibatches that it is given to iterate over, without end. It must fetch none ahead,
-            because the next minibatch is made only when a step is over. The constructor returns when `run` has asked
-            for its first minibatch, so the model is set up by then.
-
-    Raises:
-        Exception: whatever `run` raises before it asks for a minibatch.
+    `run` trains with the minibatches that it is given to iterate over, without end. It must fetch none ahead, because
+    the next minibatch is made only when a step is over. The constructor returns when `run` has asked for its first
+    minibatch, so the model is set up by then, and raises what `run` raises before that.
     """
 
     def __init__(self, run: Callable[[_Minibatches], object]) -> None:

@@ -37,12 +37,9 @@ def all_gather(row: Tensor) -> Tensor:
 def convert(module: nn.Module, gather: Gather = all_gather) -> nn.Module:
     """Return a module whose BatchNorm layers normalise by the batches of all ranks.
 
-    Args:
-        module: any module; it stays as it is. Its `nn.SyncBatchNorm` layers are kept, because they exchange already.
-        gather: what each layer calls once per forward and once per backward.
-
-    Returns:
-        A new module that holds the same parameter and buffer tensors, so an optimiser of the old one updates it too.
+    The new module holds the same parameter and buffer tensors, so an optimiser of the old one updates it too. The old
+    one stays as it is. `nn.SyncBatchNorm` layers are kept, because they exchange already. Each layer calls `gather`
+    once per forward and once per backward.
 
     Raises:
         ValueError: a layer is lazy, or its class is derived from BatchNorm1d, 2d or 3d and may have its own forward.

@@ -35,8 +35,8 @@ def bucketed_(
         all_reduce_: reduces the vectors of a bucket.
 
     Raises:
-        ValueError: ``bucket_bytes`` is below 1, or the tensors differ in number, place, shape or dtype, or overlap;
-            nothing is changed then.
+        ValueError: as in `assign_buckets`, or the tensors differ in number, place, shape or dtype, or overlap; nothing
+            is changed then.
     """
     _check(per_device)
     for bucket in assign_buckets(per_device[0] if per_device else [], bucket_bytes):
@@ -46,22 +46,14 @@ def bucketed_(
             continue
         vectors = [torch.cat([tensor.reshape(-1) for tensor in tensors]) for tensors in parts]
         all_reduce_(vectors)
+        sizes = [tensor.numel() for tensor in parts[0]] if parts else []
         for tensors, vector in zip(parts, vectors, strict=True):
-            for tensor, values in zip(
-                tensors, torch.split(vector, [tensor.numel() for tensor in tensors]), strict=True
-            ):
+            for tensor, values in zip(tensors, torch.split(vector, sizes), strict=True):
                 tensor.copy_(values.view(tensor.shape))
 
 
 def bucketed_tensor_(tensors: Sequence[Tensor]) -> None:
-    """Apply `bucketed_` to one tensor per device: a single bucket, reduced by `ring_`.
-
-    Args:
-        tensors: one per device, of equal shapes and dtypes; may be empty.
-
-    Raises:
-        ValueError: as in `bucketed_`.
-    """
+    """Apply `bucketed_` to one tensor per device: a single bucket, reduced by `ring_`."""
     bucketed_([[tensor] for tensor in tensors])
 
 
@@ -72,10 +64,7 @@ def assign_buckets(tensors: Sequence[Tensor], bucket_bytes: int = BUCKET_BYTES) 
     new one opened. So only tensors of one dtype share a bucket, and a tensor larger than a bucket is alone in one.
     DistributedDataParallel does the same, except that it closes a bucket after the limit is reached, and so exceeds it.
 
-    Args:
-        tensors: any shapes and dtypes. For buckets that fill while a backward pass runs, give them in the order in
-            which it produces them.
-        bucket_bytes: maximum size of a bucket of several tensors.
+    For buckets that fill while a backward pass runs, give the tensors in the order in which it produces them.
 
     Raises:
         ValueError: ``bucket_bytes`` is below 1.

@@ -10,25 +10,20 @@ import torch
 from torch import Tensor
 
 AllReduce = Callable[[Sequence[Tensor]], None]
-"""Takes one tensor per device, of equal shapes and dtypes, and replaces each by the sum of all, in place."""
+"""Takes one tensor per device, of equal shapes and dtypes, and replaces each by the sum of all, in place.
+
+There may be no tensors. Raises ValueError as `check` does, and nothing is changed then.
+"""
 
 
 def check(tensors: Sequence[Tensor]) -> None:
-    """Raise an error if tensors, one per device, cannot be summed in place; an empty sequence is accepted.
-
-    Raises:
-        ValueError: as in `check_alike` and `check_apart`.
-    """
+    """Raise ValueError if tensors, one per device, cannot be summed in place, as `check_alike` and `check_apart` do."""
     check_alike(tensors)
     check_apart({f"tensor {rank}": tensor for rank, tensor in enumerate(tensors)})
 
 
 def check_alike(tensors: Sequence[Tensor]) -> None:
-    """Raise an error if tensors differ in shape or dtype, because torch would broadcast or cast them silently.
-
-    Raises:
-        ValueError: shapes or dtypes differ.
-    """
+    """Raise ValueError if tensors differ in shape or dtype, because torch would broadcast or cast them silently."""
     for rank, tensor in enumerate(tensors):
         if tensor.shape != tensors[0].shape or tensor.dtype != tensors[0].dtype:
             raise ValueError(
@@ -38,17 +33,14 @@ def check_alike(tensors: Sequence[Tensor]) -> None:
 
 
 def check_apart(named: Mapping[str, Tensor]) -> None:
-    """Raise an error if one place in memory holds several elements, of one tensor or of two.
+    """Raise ValueError if one place in memory holds several elements: a tensor is expanded, or two of them overlap.
 
     Views of one storage are accepted if their spans, from the first to the last element, do not overlap. This quick
-    test also refuses interleaved views, such as the columns of one matrix. Not detected: a single tensor that overlaps
-    itself by strides other than 0, which only ``as_strided`` makes.
+    test also refuses interleaved views, such as the columns of one matrix, and sparse tensors. Not detected: a single
+    tensor that overlaps itself by strides other than 0, which only ``as_strided`` makes.
 
     Args:
         named: the tensors by the names that messages use.
-
-    Raises:
-        ValueError: a tensor is sparse or expanded, or two of them overlap.
     """
     names = list(named)
     spans: list[tuple[str, int, int, int]] = []

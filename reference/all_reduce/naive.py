@@ -15,14 +15,8 @@ from reference.all_reduce.traffic import send_
 def naive_(tensors: Sequence[Tensor]) -> None:
     """Replace every tensor's values by the sum over all of them, added in the order of the list.
 
-    The first device receives and sends (k - 1) times the tensor, the others send and receive it once.
-
-    Args:
-        tensors: one per device, of equal shapes and dtypes; may be empty. The sum is written into these tensors. The
-            book's code assigns to the list's elements instead, so with a temporary list the result is lost.
-
-    Raises:
-        ValueError: as in `check`; nothing is changed then.
+    The first device receives and sends (k - 1) times the tensor, the others send and receive it once. The book's code
+    assigns to the list's elements instead of writing into the tensors, so with a temporary list the result is lost.
     """
     check(tensors)
     for rank in range(1, len(tensors)):

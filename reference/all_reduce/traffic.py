@@ -17,16 +17,11 @@ from torch import Tensor
 
 
 class Traffic:
-    """Bytes and transfers over each link during a count.
-
-    Attributes:
-        link_bytes: bytes by (source rank, target rank).
-        link_messages: transfers by (source rank, target rank), those of no bytes included.
-    """
+    """Bytes and transfers over each link, by (source rank, target rank), during a count."""
 
     def __init__(self) -> None:
         self.link_bytes: Counter[tuple[int, int]] = Counter()
-        self.link_messages: Counter[tuple[int, int]] = Counter()
+        self.link_messages: Counter[tuple[int, int]] = Counter()  # those of no bytes included
         self._lock = threading.Lock()
 
     def add(self, source: int, target: int, n_bytes: int) -> None:
@@ -68,10 +63,9 @@ def send_(values: Tensor, into: Tensor, *, source: int, target: int, accumulate:
     ``Copy.cu``), so the caller need not synchronise. Transfers that share a GPU run in the order of the calls.
 
     Args:
-        values: any shape and dtype, on the source's device.
-        into: the same shape and dtype, on the target's device.
-        source: rank of the device that sends.
-        target: rank of the device that receives.
+        values: any shape and dtype, on the device of rank ``source``.
+        into: the same shape and dtype, on the device of rank ``target``.
+        source, target: ranks.
         accumulate: add instead of overwriting.
     """
     for traffic in _counts.get():

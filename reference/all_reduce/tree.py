@@ -23,11 +23,7 @@ def tree_(tensors: Sequence[Tensor]) -> None:
     A device sends and receives the tensor once for each of its links in the tree: the first device has ceil(log2 k)
     links and a leaf has one. The tree has k - 1 links.
 
-    Args:
-        tensors: one per device, of equal shapes and dtypes; may be empty. Until the end they hold partial sums.
-
-    Raises:
-        ValueError: as in `check`; nothing is changed then.
+    Until the end the tensors hold partial sums.
     """
     check(tensors)
     links = _links(len(tensors))

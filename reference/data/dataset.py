@@ -26,8 +26,7 @@ class Dataset:
             built-in sets are (n, 1, 28, 28) float32 in [0, 1].
         train_y: what the loss takes: class labels (n,), int64; targets (n, ...) of any dtype, for a trainer with a loss
             of its own; or a nest of such tensors, such as labels with one value for each token, weights and masks.
-        test_X: as ``train_X``.
-        test_y: as ``train_y``.
+        test_X, test_y: as ``train_X`` and ``train_y``.
         idx_root: the folder from which torchvision's FashionMNIST reads the same samples, if there is one.
 
     Raises:

@@ -15,11 +15,7 @@ _TRAIN = 1_437
 def digits(data_root: Path) -> Dataset:
     """Return the 1,797 images of 8x8, enlarged bilinearly: 1,437 to train and 360 to test, always the same ones.
 
-    Args:
-        data_root: not used; the images come with scikit-learn (the test set of Alpaydin and Kaynak, UCI, 1998).
-
-    Raises:
-        ImportError: scikit-learn is not installed.
+    They come with scikit-learn, else ImportError (the test set of Alpaydin and Kaynak, UCI, 1998).
     """
     try:
         from sklearn.datasets import load_digits

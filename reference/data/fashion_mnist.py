@@ -50,11 +50,7 @@ def read_dataset(name: str, root: Path) -> Dataset:
 
 
 def read_own(name: str, root: Path) -> Dataset:
-    """Read four files that `write_idx` wrote, as `read_dataset` does but without importing torchvision (seconds).
-
-    Raises:
-        ValueError: a file is truncated or was not written by `write_idx`.
-    """
+    """Read four files that `write_idx` wrote, as `read_dataset` does but without importing torchvision (seconds)."""
     return _scaled(name, root, *(read_idx(raw_folder(root) / file) for file in IDX_FILES))
 
 
@@ -86,10 +82,6 @@ def read_idx(path: Path) -> Tensor:
 
 def write_idx(path: Path, values: Tensor) -> None:
     """Write a uint8 tensor as an IDX file, atomically, also when two processes write the same file.
-
-    Args:
-        path: in a folder that exists.
-        values: uint8, any shape.
 
     Raises:
         ValueError: ``values`` has another dtype.

@@ -24,21 +24,14 @@ Feed = Iterator[tuple[Nest, Nest]]
 def index_batches(
     n: int, batch_size: int, *, seed: int, epoch: int, drop_last: bool = False, device: torch.device | str = "cpu"
 ) -> Iterator[Tensor]:
-    """Yield a permutation of n samples, a batch at a time.
+    """Yield the indices of a permutation of n samples, (b,) int64, a batch at a time.
 
     Args:
         n: number of samples.
-        batch_size: samples in a batch; the last one may be smaller.
-        seed: determines the permutation together with ``epoch``, on any device.
-        epoch: from 0.
+        batch_size: at least 1, else ValueError; the last batch may be smaller.
+        seed, epoch: determine the permutation together, on any device.
         drop_last: leave out a last batch that is smaller than the others.
         device: the indices' device. All are moved there at once, because the caller has to wait for every move.
-
-    Yields:
-        Indices (b,), int64.
-
-    Raises:
-        ValueError: ``batch_size`` is below 1.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
@@ -61,16 +54,12 @@ def rank_batches(
     drop_last: bool = False,
     device: torch.device | str = "cpu",
 ) -> Iterator[Tensor]:
-    """Yield one rank's part of the batches of `index_batches`, by torch's chunk rule.
+    """Yield one rank's part of the batches of `index_batches`, by torch's chunk rule; it may be empty.
 
     Args:
         n, batch_size, seed, epoch, drop_last, device: as in `index_batches`, over all ranks.
-        world_size: number of ranks.
-        rank: this rank, from 0.
+        world_size, rank: number of ranks, and this one, from 0.
         start: leave out so many batches of the epoch, which were trained on before an interruption.
-
-    Yields:
-        Indices (b,), int64; b may be 0.
 
     Raises:
         ValueError: a rank outside the world, ``batch_size`` below 1, or ``start`` below 0.
@@ -99,14 +88,12 @@ def feed(
 ) -> Feed:
     """Yield this rank's part of the minibatches of one epoch of the training samples.
 
-    The minibatches are those of `index_batches` for every world size and loader. A rank's part of each follows torch's
-    chunk rule and may be empty.
+    The minibatches are those of `rank_batches` for every loader.
 
     Args:
         dataset: on ``device`` for the resident loader, on any device for the book's.
         loader: a name in `LOADERS`.
-        batch_size, world_size, rank, seed, epoch, start, drop_last: as in `rank_batches`; a world size of 1 yields
-            whole minibatches.
+        batch_size, world_size, rank, seed, epoch, start, drop_last: as in `rank_batches`.
         device: the device of the samples that are yielded.
         num_workers: worker processes of the book's loader; 0 reads in this process.
         cpus: cores that those processes may use; by default the caller's, which may be the one core of a bound rank.
@@ -115,8 +102,7 @@ def feed(
         Samples (b, ...) and labels (b,), on ``device``; nests like those of the data set, with b samples each.
 
     Raises:
-        ValueError: unknown loader, a rank outside the world, a batch size below 1, a start below 0, or with the
-            resident loader a data set on another device.
+        ValueError: unknown loader, with the resident loader a data set on another device, or as in `rank_batches`.
     """
     if loader not in LOADERS:
         raise ValueError(f"unknown loader {loader!r}: choose one of {', '.join(LOADERS)}")

@@ -25,8 +25,7 @@ def synthetic(data_root: Path, *, train: int = 60_000, test: int = 10_000, seed:
 
     Args:
         data_root: made if missing.
-        train: number of training samples to make.
-        test: number of test samples to make.
+        train, test: numbers of samples to make.
         seed: determines every byte.
 
     Raises:
@@ -40,15 +39,12 @@ def synthetic(data_root: Path, *, train: int = 60_000, test: int = 10_000, seed:
 
 
 def draw(n: int, bank: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw n samples.
+    """Return n images (n, 28, 28) and their labels (n,), both uint8.
 
     Args:
         n: number of samples.
         bank: the classes' pictures at every shift, (classes, shifts, 28, 28) in [0, 1].
         generator: source of all random numbers.
-
-    Returns:
-        Images (n, 28, 28) and labels (n,), both uint8.
     """
     classes, shifts = bank.shape[:2]
     label = torch.randint(classes, (n,), generator=generator)

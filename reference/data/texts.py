@@ -22,11 +22,7 @@ CERTAIN = 0.8
 
 
 def texts_tiny(data_root: Path) -> Dataset:
-    """Return 2,048 training and 512 test texts of 64 tokens from a vocabulary of 32.
-
-    Args:
-        data_root: not used; the texts are made in memory.
-    """
+    """Return 2,048 training and 512 test texts of 64 tokens from a vocabulary of 32, made in memory."""
     return make("texts-tiny", vocabulary=32, positions=64, train=2048, test=512)
 
 
@@ -36,18 +32,10 @@ def texts(data_root: Path) -> Dataset:
 
 
 def make(name: str, *, vocabulary: int, positions: int, train: int, test: int, seed: int = 0) -> Dataset:
-    """Return a data set of texts.
+    """Return a data set of texts of so many positions, of which the seed determines every token.
 
     Its samples are tokens (n, positions), int64. Its labels are {"labels" (n, positions) int64, "weights" (n,)
     float32}: the next token of each, `IGNORED` at the first position, whose next token nothing predicts, and ones.
-
-    Args:
-        name: of the data set.
-        vocabulary: number of different tokens.
-        positions: tokens in a text.
-        train: number of training texts.
-        test: number of test texts.
-        seed: determines every token.
     """
     generator = torch.Generator().manual_seed(seed)
     successors = torch.stack([torch.randperm(vocabulary, generator=generator) for _ in range(2)])
@@ -63,14 +51,7 @@ def make(name: str, *, vocabulary: int, positions: int, train: int, test: int, s
 
 
 def draw(n: int, positions: int, successors: Tensor, generator: torch.Generator) -> Tensor:
-    """Return n texts, (n, positions) int64.
-
-    Args:
-        n: number of texts.
-        positions: tokens in a text, at least 2.
-        successors: the two tables, (2, vocabulary) int64.
-        generator: source of all random numbers.
-    """
+    """Return n texts, (n, positions) int64 with at least 2 positions, by two tables (2, vocabulary) int64."""
     vocabulary = successors.shape[1]
     drawn = torch.randint(vocabulary, (n, positions), generator=generator)
     certain = torch.rand(n, positions, generator=generator) < CERTAIN

@@ -51,9 +51,6 @@ class Net:
             X: samples (n, ...) on that device.
             device: the device, or its index in the list where it is listed twice; X's own device by default.
 
-        Returns:
-            The module's output.
-
         Raises:
             ValueError: the net has no replica on that device, or several.
             RuntimeError: after the first forward some shapes are still unknown.
@@ -65,11 +62,7 @@ class Net:
 
     @property
     def replicas(self) -> list[nn.Module]:
-        """One module per device.
-
-        Raises:
-            DeferredInitializationError: there has been no forward yet.
-        """
+        """One module per device; DeferredInitializationError where there has been no forward yet."""
         if self._deferred is not None:
             raise DeferredInitializationError(
                 "the net has no replicas yet, because it has lazy layers: call it with one minibatch first, or give "

@@ -19,11 +19,8 @@ class Parameter:
     """A named parameter on several devices.
 
     The copies are bit-equal until the caller changes one alone. A gradient is *stale* from the update that used it to
-    the next backward that writes it, and *summed* from the all-reduce to the update.
-
-    Args:
-        name: as in ``module.named_parameters()``.
-        devices: the copies' devices.
+    the next backward that writes it, and *summed* from the all-reduce to the update. Before the first forward of a net
+    with lazy layers there are no copies, and reading them raises DeferredInitializationError.
     """
 
     def __init__(self, name: str, devices: Sequence[torch.device]) -> None:
@@ -41,11 +38,7 @@ class Parameter:
                 copy.register_post_accumulate_grad_hook(gradient.written)  # type: ignore[no-untyped-call]
 
     def list_data(self) -> list[nn.Parameter]:
-        """Return the copies themselves, one per device.
-
-        Raises:
-            DeferredInitializationError: there has been no forward yet.
-        """
+        """Return the copies themselves, one per device."""
         if not self._copies:
             raise DeferredInitializationError(
                 f"parameter {self.name!r} has no values yet, because its net has lazy layers: call the net with one "
@@ -54,15 +47,7 @@ class Parameter:
         return list(self._copies)
 
     def data(self, device: torch.device | int) -> nn.Parameter:
-        """Return the copy on one device.
-
-        Args:
-            device: the device, or its index in the list where it is listed twice.
-
-        Raises:
-            ValueError: there is no copy on that device, or there are several.
-            DeferredInitializationError: there has been no forward yet.
-        """
+        """Return the copy on one device, which is named as in `rank_of`."""
         return self.list_data()[rank_of(device, self.devices, f"parameter {self.name!r}")]
 
     def list_grad(self) -> list[Tensor | None]:
@@ -70,7 +55,6 @@ class Parameter:
 
         Raises:
             RuntimeError: the parameter is frozen.
-            DeferredInitializationError: there has been no forward yet.
         """
         copies = self.list_data()
         if not self.trained:
@@ -80,7 +64,7 @@ class Parameter:
         return [copy.grad for copy in copies]
 
     def grad(self, device: torch.device | int) -> Tensor | None:
-        """Return the gradient on one device, which is named as in `data`; raises as `data` and `list_grad` do."""
+        """Return the gradient on one device, which is named as in `rank_of`; raises as `list_grad` does."""
         return self.list_grad()[rank_of(device, self.devices, f"parameter {self.name!r}")]
 
     def set_data(self, value: Tensor) -> None:
@@ -151,11 +135,7 @@ class _Gradient:
         """Whether the device contributed zeros to the all-reduce, having no gradient."""
 
     def written(self, copy: Tensor) -> None:
-        """Record that a backward has written the gradient; torch calls this as a hook.
-
-        Raises:
-            RuntimeError: the backward has added to the all-reduce's sum.
-        """
+        """Record, as a hook, that a backward has written the gradient; RuntimeError where it added to the sum."""
         into_the_sum = self.sum is not None and copy.grad is self.sum
         self.sum, self.filled = None, False
         if into_the_sum:
@@ -166,15 +146,11 @@ class _Gradient:
 
 
 def rank_of(device: torch.device | int, devices: Sequence[torch.device], what: str) -> int:
-    """Return the index of a device in a list.
-
-    Args:
-        device: one of the devices, or its index.
-        devices: the list.
-        what: what has copies on these devices, for the message.
+    """Return the index of a device in a list; of one that is listed several times, the index itself is given.
 
     Raises:
-        ValueError: the device is not in the list, or several times, or the index is out of range.
+        ValueError: the device is not in the list, or several times, or the index is out of range. The message names
+            `what` has copies on these devices.
     """
     listed = ", ".join(map(str, devices))
     if isinstance(device, int):

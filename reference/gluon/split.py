@@ -24,9 +24,6 @@ def split_and_load(
         rule: a name in `CHUNK_RULES`, used where shards may be unequal. With "mxnet_newer" idle devices get empty
             shards, with "torch" they get none, and "mxnet_older" leaves no device idle.
 
-    Returns:
-        The shards. A shard whose device is the data's own is a view of the data.
-
     Raises:
         ValueError: an unknown rule, no devices, samples that do not divide evenly with ``even_split``, or fewer samples
             than devices where no device may be idle.
@@ -50,15 +47,10 @@ def split_and_load(
 
 @torch.no_grad()
 def copyto(source: Tensor, target: Tensor | torch.device) -> Tensor:
-    """Copy into a tensor in place, or to a device (NDArray.copyto).
+    """Copy into a tensor in place and return it, or to a device and return the new tensor, detached (NDArray.copyto).
 
-    Args:
-        source: any tensor.
-        target: a tensor of the same shape, which is overwritten in place and keeps its device and dtype. Or a device,
-            for a new tensor that shares no memory with the source, even on the same device.
-
-    Returns:
-        The target itself, or the new tensor, detached.
+    A target of the same shape is overwritten and keeps its device and dtype. A new tensor shares no memory with the
+    source, even on the same device.
 
     Raises:
         ValueError: the shapes differ (torch alone would broadcast).

@@ -53,11 +53,7 @@ class Trainer:
     def allreduce_grads(self) -> None:
         """Replace the gradients on every device by their sum, for example to clip them before `update`.
 
-        A second call before the next backward changes nothing.
-
-        Raises:
-            RuntimeError: some devices have a new gradient since the last sum, and others still hold that sum.
-            DeferredInitializationError: there has been no forward yet.
+        A second call before the next backward changes nothing. Raises as `Parameter.reduce` does.
         """
         for parameter in self._trained():
             if self.all_reduce_ is not None:
@@ -74,7 +70,6 @@ class Trainer:
         Raises:
             ValueError: ``batch_size`` is below 1.
             RuntimeError: a gradient is stale, or not summed over the devices.
-            DeferredInitializationError: there has been no forward yet.
         """
         trained = self._trained()
         for parameter in trained:

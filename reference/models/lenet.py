@@ -25,11 +25,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
 
 
 def lenet_params(generator: torch.Generator | None = None) -> list[Tensor]:
-    """Return the eight float32 tensors of `SHAPES`: weights from N(0, 0.01), biases zero.
-
-    Args:
-        generator: source of the weights; torch's global one by default.
-    """
+    """Return the eight float32 tensors of `SHAPES`: weights from N(0, 0.01), biases zero."""
     return [
         torch.randn(shape, generator=generator) * 0.01 if len(shape) > 1 else torch.zeros(shape)
         for shape in SHAPES.values()
@@ -37,14 +33,9 @@ def lenet_params(generator: torch.Generator | None = None) -> list[Tensor]:
 
 
 def lenet(X: Tensor, params: Sequence[Tensor]) -> Tensor:
-    """Return the class scores of a batch of images.
+    """Return the class scores before the softmax, (n, 10), of images X (n, 1, 28, 28); n may be 0.
 
-    Args:
-        X: images (n, 1, 28, 28); n may be 0.
-        params: the eight tensors of `SHAPES`, in that order, on X's device and of its dtype.
-
-    Returns:
-        Scores before the softmax, (n, 10).
+    The parameters are the eight tensors of `SHAPES`, in that order, on X's device and of its dtype.
     """
     W1, b1, W2, b2, W3, b3, W4, b4 = params
     h1 = F.avg_pool2d(F.relu(F.conv2d(X, W1, b1)), 2)  # (n, 20, 13, 13)

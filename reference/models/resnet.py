@@ -13,10 +13,8 @@ from torch import Tensor, nn
 class Residual(nn.Module):
     """Two 3x3 convolutions with batch normalisation, added to their input.
 
-    Args:
-        in_channels: channels of the input.
-        out_channels: channels of the output; it may differ from ``in_channels`` only with ``downsample``.
-        downsample: halve height and width, and pass the shortcut through a 1x1 convolution.
+    ``downsample`` halves height and width, and passes the shortcut through a 1x1 convolution; the channels of input and
+    output may differ only with it.
     """
 
     def __init__(self, in_channels: int, out_channels: int, *, downsample: bool = False) -> None:
@@ -38,12 +36,8 @@ def resnet18(num_classes: int = 10, in_channels: int = 1, width: int = 64) -> nn
     """Return d2l's ResNet-18: a 3x3 stem without max-pooling, then 64, 128, 256, 512 channels, two blocks each.
 
     It maps (n, in_channels, h, w) to (n, num_classes) and has 11,175,818 parameters with the defaults. torchvision's
-    network of the same name is another one: it has a 7x7 stem and max-pooling.
-
-    Args:
-        num_classes: number of classes in the data.
-        in_channels: channels of the images.
-        width: channels of the stem and the first blocks; 64 in the book, fewer for a narrower net of the same depth.
+    network of the same name is another one: it has a 7x7 stem and max-pooling. A smaller ``width``, the channels of the
+    stem, makes a narrower net of the same depth.
     """
     return nn.Sequential(
         nn.Conv2d(in_channels, width, 3, padding=1),

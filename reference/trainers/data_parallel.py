@@ -17,15 +17,8 @@ from reference.sgd import sgd_
 def data_parallel(module: nn.Module, devices: Sequence[torch.device]) -> nn.Module:
     """Wrap a module if there are several devices, then move it to the first (PyTorch's data parallelism tutorial).
 
-    Args:
-        module: any module; it is moved, not copied.
-        devices: all CUDA or all CPU.
-
-    Returns:
-        A module that maps the whole batch to the whole output, on ``devices[0]``.
-
-    Raises:
-        ValueError: the devices are of different kinds.
+    The result maps the whole batch to the whole output, on ``devices[0]``; the module is moved, not copied. ValueError
+    where the devices are not all CUDA or all CPU.
     """
     kinds = {device.type for device in devices}
     if len(kinds) != 1:
@@ -49,10 +42,6 @@ def in_callers_dtype(module: nn.Module, device: str = "cuda") -> Callable[..., A
     """Return a function that calls a module in another thread with the dtype that autocast has in this one.
 
     torch keeps that dtype per thread, and the threads of nn.DataParallel begin with its default, float16.
-
-    Args:
-        module: whose forward is to be called.
-        device: the kind of its device.
     """
     dtype = torch.get_autocast_dtype(device)
 

@@ -67,13 +67,8 @@ def shard_(module: nn.Module, mesh: DeviceMesh) -> None:
 def require_backends(config: str) -> None:
     """Refuse a process group on GPUs that lacks NCCL for their tensors, or gloo for the comparison of layers.
 
-    Gloo alone cannot gather slices that are on GPUs (pytorch/pytorch#152645).
-
-    Args:
-        config: as ``torch.distributed.get_backend_config`` returns it.
-
-    Raises:
-        RuntimeError: a backend is missing.
+    Gloo alone cannot gather slices that are on GPUs (pytorch/pytorch#152645). The configuration is that which
+    ``torch.distributed.get_backend_config`` returns.
     """
     if not {"cpu:gloo", "cuda:nccl"} <= set(config.split(",")):
         raise RuntimeError(

@@ -47,9 +47,6 @@ def train_batch(
 
     Returns:
         The losses summed over the batch, (), detached, on the first device.
-
-    Raises:
-        ValueError: X and y differ in length, or the batch size is below 1.
     """
     X_shards, y_shards = split_batch(X, y, per_device.devices)
     losses = per_device.map(summed_loss, nets[: len(X_shards)], X_shards, y_shards)

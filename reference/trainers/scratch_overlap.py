@@ -46,9 +46,7 @@ class ScratchOverlap(Scratch):
     in forward, backward or exchange leaves all parameters as they were and does not affect the next step.
 
     Args:
-        model: as in `Trainer`.
-        devices: all CPU or all CUDA.
-        lr: learning rate.
+        model, devices, lr: as in `Trainer`; devices all CPU or all CUDA.
         bucket_bytes: maximum number of bytes in a bucket of several parameters.
         all_reduce_: sums a bucket's buffers in place; called in a separate thread.
 
@@ -138,11 +136,7 @@ class Bucket:
 
 
 def make_buckets(nets: Sequence[nn.Module], bucket_bytes: int) -> list[Bucket]:
-    """Group the trainable parameters of equal nets into buckets by `assign_buckets`, last parameter first.
-
-    Raises:
-        ValueError: ``bucket_bytes`` is below 1.
-    """
+    """Group the trainable parameters of equal nets into buckets by `assign_buckets`, last parameter first."""
     slots = list(zip(*(_trainable(net).items() for net in nets), strict=True))[::-1]
     names = [copies[0][0] for copies in slots]
     params = [tuple(param for _, param in copies) for copies in slots]
@@ -167,11 +161,6 @@ class Exchange:
     Hooks on the parameters move each gradient into its bucket, and the hook that completes a bucket submits it to the
     exchange's thread. On CUDA that thread works on side streams, one per device: they wait for the events that the
     hooks recorded, and at the end the caller's current streams wait for them. The host never waits for a device.
-
-    Args:
-        nets: equal modules, one per device.
-        bucket_bytes: maximum number of bytes in a bucket of several parameters.
-        all_reduce_: called with each bucket's buffers.
     """
 
     def __init__(self, nets: Sequence[nn.Module], bucket_bytes: int, all_reduce_: AllReduce) -> None:
@@ -198,12 +187,8 @@ class Exchange:
     def during_backward(self, active: int) -> Iterator[None]:
         """Exchange the gradients of a backward inside this context; at its end ``.grad`` is the sum on every device.
 
-        Args:
-            active: number of devices, from the first, that have a shard; the others contribute zeros.
-
-        Raises:
-            RuntimeError: a parameter got its gradient twice in one backward.
-            Exception: what ``all_reduce_`` raised.
+        Only so many devices, from the first, have a shard; the others contribute zeros. Raises RuntimeError where a
+        parameter got its gradient twice in one backward, and what ``all_reduce_`` raised.
         """
         for bucket in self.buckets:
             bucket.waiting = {(slot, rank) for slot in range(len(bucket.copies)) for rank in range(active)}

@@ -37,15 +37,13 @@ class Weighted(Scratch):
     between devices, at the size of an even share: a device that is only fast on larger batches gets too low a weight.
 
     Args:
-        model: as in `Trainer`.
-        devices: of any kinds; the first one sums and updates, and may have weight 0 like any other.
-        lr: learning rate.
-        weights: one per device, at least 0, in any unit; None measures them.
-        warmup: number of shares that are timed on each device.
+        model, devices, lr: as in `Trainer`; devices of any kinds. The first one sums and updates, and may have weight 0
+            like any other.
+        weights: one per device, as in `weighted_sizes`; None measures them.
+        warmup: number of shares that are timed on each device, at least 1.
 
     Raises:
-        ValueError: the number of weights is not that of the devices, a weight is negative or not finite, no weight is
-            above 0, or ``warmup`` is below 1.
+        ValueError: wrong weights or ``warmup``.
     """
 
     def __init__(
