@@ -1,4 +1,4 @@
-"""What one-process trainers do beyond the generated checks, and the book's loop by itself.
+"""What one-process trainers do beyond the generated checks, the book's loop by itself, and steps on one device.
 
 Gradients (also with shared, frozen and no parameters), trajectories, replicas, losses, one device, normalisation and
 dropout of all trainers: `pytest -m correctness`.
@@ -7,24 +7,29 @@ dropout of all trainers: `pytest -m correctness`.
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from torch import Tensor, nn
+from torch.autograd.profiler import profile
 
 from reference.all_reduce.traffic import count_traffic
 from reference.load import load_named
 from reference.models.lenet import LeNet, lenet
 from reference.models.resnet import resnet18
 from reference.per_device import PerDevice, get_params
-from reference.trainers import TRAINERS
+from reference.trainers import PLAIN_ON_ONE, TRAINERS, trains
 from reference.trainers.ddp import DDPTrainer
 from reference.trainers.scratch import Scratch, ScratchSharded, train_batch
 from reference.trainers.single import Single
+from suite.properties import case as generated
+from suite.properties import nets
 from tests.support.strategies import (
     CPU,
     LR,
@@ -197,3 +202,48 @@ def test_different_parameters_on_different_devices_is_the_same_step_with_less_th
 def test_ddp_without_a_process_group_is_reported() -> None:
     with pytest.raises(RuntimeError, match=r"there is no process group: call torch.distributed.init_process_group"):
         DDPTrainer(smooth_net(), [CPU], lr=LR)
+
+
+PRODUCTS = {f"aten::{name}" for name in ("convolution", "convolution_backward", "addmm", "mm", "bmm")}
+BATCHES = (4, 3, 5)
+STEPS = ("step", "step_unsynced")
+
+
+@pytest.fixture
+def _world_of_one() -> Iterator[None]:
+    """Initialise the default process group in this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def trained(name: str, case: generated.Case, step_name: str) -> tuple[list[torch.Tensor], Counter[str]]:
+    """Return the weights after all steps of a case, and how many products of matrices the last step took."""
+    trainer: Any = TRAINER_CLASSES[name](nets.build(case), [CPU], lr=LR)
+    last = len(case.batches) - 1
+    for step, n in enumerate(case.batches):
+        X, y = nets.minibatch(case, step)
+        with profile(enabled=step == last) as recorded:
+            getattr(trainer, step_name)(X, y, n)
+    getattr(trainer, "close", lambda: None)()
+    work = Counter(event.name for event in recorded.function_events or () if event.name in PRODUCTS)
+    return values(trainer.replicas[0]), work
+
+
+@pytest.mark.usefixtures("_world_of_one")
+@pytest.mark.parametrize(
+    ("name", "step_name"),
+    [(name, step) for name in PLAIN_ON_ONE for step in STEPS if hasattr(TRAINER_CLASSES[name], step)],
+)
+def test_their_steps_have_the_results_and_the_work_of_single(name: str, step_name: str) -> None:
+    """In float64 they are apart by rounding: some divide the loss by the batch, and some its gradient."""
+    if "samples" in trains(name):
+        net = generated.Net(inputs=36, hidden=(4,), conv=True, tied=True)
+        case = generated.Case(1, BATCHES, net=net)
+    else:
+        case = generated.Case(1, BATCHES, text=generated.Text(blocks=1, ignored=True, weighted=True))
+    expected, work = trained("single", case, "step")
+    found, own_work = trained(name, case, step_name)
+    assert own_work == work
+    assert sum(work.values()) > len(BATCHES)
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
