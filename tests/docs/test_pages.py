@@ -29,10 +29,19 @@ def links(text: str) -> list[str]:
     return [link for link in re.findall(r"\]\(([^)#\s]+)", text) if not link.startswith("http")]
 
 
+def headings(page: Path) -> set[str]:
+    """Return the places of a page that links may name."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in found}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    missing = [link for link in links(page.read_text(encoding="utf-8")) if not (page.parent / link).exists()]
-    assert not missing
+    """To files that are there, and to headings of their pages."""
+    text = page.read_text(encoding="utf-8")
+    assert not [link for link in links(text) if not (page.parent / link).exists()]
+    for name, anchor in re.findall(r"\]\((?!http)([^)#\s]*)#([^)\s]+)\)", text):
+        assert anchor in headings(page.parent / name if name else page), (name, anchor)
 
 
 def test_index_links_every_page() -> None:

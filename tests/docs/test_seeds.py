@@ -15,7 +15,6 @@ from torch import nn
 
 from docs.evidence import grid, two_devices
 from reference.book import BookRun
-from reference.demo import main as demo
 from reference.models.init import build
 from reference.models.lenet import SHAPES
 from suite.checks.draw import CHECKS
@@ -121,25 +120,6 @@ def test_a_python_command_names_a_module_and_options_that_are_there(
     said = capsys.readouterr().out
     for argument in arguments:
         assert not argument.startswith("--") or re.search(rf"{argument}\b", said), argument
-
-
-def test_links_lead_to_places_that_are_there() -> None:
-    """Headings of the page itself, and files beside it."""
-    headings = {
-        re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in re.findall(r"^## (.*)$", PAGE, re.M)
-    }
-    for target in re.findall(r"\]\(([^)]+)\)", PAGE):
-        path, _, anchor = target.partition("#")
-        assert anchor in headings if not path else (ROOT / "docs" / path).exists(), target
-
-
-# The quick ones.
-
-
-@pytest.mark.parametrize("arguments", [[], ["--devices", "cpu:2", "--shuffle"]])
-def test_the_demo_runs(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert demo(arguments) == 0
-    assert "Outside: input size" in capsys.readouterr().out
 
 
 def test_the_grid_has_the_documents_runs_and_puts_their_figures_beside_ours() -> None:

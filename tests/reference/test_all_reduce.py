@@ -93,13 +93,6 @@ def test_parameters_can_be_reduced_outside_no_grad(all_reduce_: AllReduce) -> No
     assert all(leaf.tolist() == [[3.0] * 3] * 2 and leaf.is_leaf for leaf in leaves)
 
 
-@every_algorithm
-def test_rows_of_one_matrix_may_be_the_devices_tensors(all_reduce_: AllReduce) -> None:
-    matrix = torch.arange(6.0).view(3, 2)
-    all_reduce_(list(matrix))
-    assert matrix.tolist() == [[6.0, 9.0]] * 3
-
-
 def each_gpu() -> list[torch.device]:
     """Return every GPU once: distinct devices where there are several."""
     return [torch.device("cuda", index) for index in range(cuda_count())]
@@ -172,11 +165,6 @@ def test_reduce_scatter_and_all_gather_are_the_halves_of_an_all_reduce(
     for mine in (*shards, *gathered):
         mine.fill_(STRANGER)
     assert all(torch.equal(tensor, values) for tensor, values in zip(tensors, before, strict=True))
-
-
-def test_all_gather_takes_shards_of_any_lengths() -> None:
-    gathered = all_gather([torch.tensor([1, 2, 3]), torch.tensor([], dtype=torch.int64), torch.tensor([4])])
-    assert [whole.tolist() for whole in gathered] == [[1, 2, 3, 4]] * 3
 
 
 def test_tensors_that_do_not_fit_are_reported() -> None:
