@@ -14,11 +14,8 @@ def sec_per_epoch(epoch_s: Sequence[float]) -> float:
 def closing_line(accuracy: float, seconds: float, devices: Sequence[object], loss: float | None = None) -> str:
     """Return ``loss 0.412, test acc 0.83, 2.6 sec/epoch on [cuda:0, cuda:1]``.
 
-    Args:
-        accuracy: share of the test samples, 0 to 1.
-        seconds: training time of an epoch, without evaluation and warm-up, as `sec_per_epoch` returns.
-        devices: any objects whose ``str`` is the device's name.
-        loss: mean training loss of the last epoch; None leaves it out.
+    The accuracy is a share of the test samples, 0 to 1, the seconds those of `sec_per_epoch`, and the loss the last
+    epoch's mean; None leaves it out.
     """
     trained = "" if loss is None else f"loss {loss:.3f}, "
     return f"{trained}test acc {accuracy:.2f}, {seconds:.1f} sec/epoch on [{', '.join(map(str, devices))}]"

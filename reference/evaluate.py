@@ -35,8 +35,7 @@ def count_correct(
             devices and not compiled is evaluated through `reference.trainers.data_parallel.data_parallel`, as in the
             concise chapter; any other single module is called as it is.
         devices: at least one per replica.
-        X: samples (n, ...) or a nest of such tensors, on any device; the nets are called as `reference.calling` says.
-        y: labels (n, ...), int64, or a nest that has them.
+        X, y: on any device; the nets are called as `reference.calling` says.
         batch_size: maximum number of samples in one forward.
 
     Raises:

@@ -52,11 +52,8 @@ def mean_loss(steps: Sequence[tuple[Tensor | None, int]], samples: int) -> float
     """Return the mean training loss over the samples of an epoch; None where a step has returned no loss.
 
     The losses are read here, in one transfer, so that no step has to wait for its device. In a run of several processes
-    each one gets its own samples' part of the mean, and the parts add up to it.
-
-    Args:
-        steps: for each step, the value that `Trainer.step` returned and the batch size that it was given.
-        samples: in the epoch, over all processes.
+    each one gets its own samples' part of the mean, and the parts add up to it. For each step there is the value that
+    `Trainer.step` returned and the batch size that it was given; the samples are those of all processes.
     """
     losses = [torch.as_tensor(loss).detach().reshape(()) for loss, _ in steps if loss is not None]
     if not losses or len(losses) < len(steps):

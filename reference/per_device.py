@@ -47,11 +47,7 @@ class PerDevice:
     is collected between two maps. A collector that the user has switched off stays off. Not covered: a mapped function
     that calls ``gc.enable`` or ``gc.disable`` itself.
 
-    Args:
-        devices: one entry per replica; a device may be listed several times.
-
-    Raises:
-        ValueError: there are no devices.
+    There is one entry per replica; a device may be listed several times. ValueError where there are none.
     """
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
@@ -78,9 +74,7 @@ class PerDevice:
     def map(self, fn: Callable[..., T], *per_device_args: Sequence[Any]) -> list[T]:
         """Call ``fn`` for every device with that device's argument of each sequence, and return the results in order.
 
-        Args:
-            fn: called as ``fn(args_0[i], args_1[i], ...)`` for device i.
-            per_device_args: at least one sequence, all of one length. A device beyond their length stays idle.
+        There is at least one sequence, and all have one length; a device beyond it stays idle.
 
         Raises:
             ValueError: the sequences differ in length, or are longer than the list of devices.

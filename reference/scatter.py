@@ -65,10 +65,6 @@ def weighted_sizes(n: int, weights: Sequence[float]) -> list[int]:
     largest remainders, earlier devices first among equal ones (Hamilton's method). So a size differs from its share by
     less than one sample, a weight of 0 gets no samples, and equal weights give `balanced_sizes`.
 
-    Args:
-        n: number of samples.
-        weights: one per device, at least 0, in any unit.
-
     Raises:
         ValueError: n is negative, a weight is negative or not finite, or no weight is positive.
     """
@@ -107,10 +103,7 @@ def scatter(minibatch: Nest, devices: Sequence[torch.device], sizes: Sequence[in
         minibatch: a tensor (n, ...) of any dtype, or a nest of such tensors.
         devices: at least one; a device may be listed several times.
         sizes: samples of each shard, 0 allowed, summing to n; `chunk_sizes` by default. Where there are fewer sizes
-            than devices, the last devices get no shard.
-
-    Returns:
-        One shard for each size; by default there are fewer shards than devices when n is small.
+            than devices, as by default when n is small, the last devices get no shard.
 
     Raises:
         ValueError: no devices, a tensor without axes, tensors of different lengths, or sizes that do not fit.
@@ -153,11 +146,7 @@ def split_batch(
 def gather(shards: Sequence[Tensor], device: torch.device) -> Tensor:
     """Concatenate shards along the first axis on one device; scalars become a vector, as in nn.DataParallel.
 
-    Differentiable. The inverse of `scatter`.
-
-    Args:
-        shards: at least one tensor, else ValueError; either all (n_i, ...), or all scalars ().
-        device: of the result.
+    Differentiable. The inverse of `scatter`. Shards are all (n_i, ...), or all (); ValueError where there are none.
     """
     if not shards:
         raise ValueError("there are no shards to gather: give at least one tensor")

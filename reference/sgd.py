@@ -12,11 +12,8 @@ from torch import Tensor
 def sgd_(params: Iterable[Tensor], lr: float, batch_size: int) -> None:
     """Set p to p - lr * grad / batch_size, then clear the gradient.
 
-    Args:
-        params: leaf tensors; one whose ``.grad`` is None stays as it is.
-        lr: learning rate.
-        batch_size: number of samples, over all devices, whose losses are summed in the gradient; at least 1, else
-            ValueError.
+    The batch size is the number of samples, over all devices, whose losses are summed in the gradient; ValueError where
+    it is below 1. A parameter whose ``.grad`` is None stays as it is.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}: a step needs at least one sample")

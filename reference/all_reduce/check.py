@@ -37,10 +37,7 @@ def check_apart(named: Mapping[str, Tensor]) -> None:
 
     Views of one storage are accepted if their spans, from the first to the last element, do not overlap. This quick
     test also refuses interleaved views, such as the columns of one matrix, and sparse tensors. Not detected: a single
-    tensor that overlaps itself by strides other than 0, which only ``as_strided`` makes.
-
-    Args:
-        named: the tensors by the names that messages use.
+    tensor that overlaps itself by strides other than 0, which only ``as_strided`` makes. Messages use the names.
     """
     names = list(named)
     spans: list[tuple[str, int, int, int]] = []

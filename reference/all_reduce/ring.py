@@ -24,12 +24,6 @@ def ring_(tensors: Sequence[Tensor]) -> None:
     then all but its successor's: 2n - c_i - c_(i+1) elements. It receives 2n - c_(i-1) - c_i. Both are exactly
     2 (k - 1) / k n where k divides n. Otherwise the first n mod k chunks are one element longer, and a device's figures
     differ from that by at most two elements; with fewer elements than devices the last chunks are empty.
-
-    Args:
-        tensors: one per device, of equal shapes and dtypes; may be empty.
-
-    Raises:
-        ValueError: as in `check`; nothing is changed then.
     """
     check(tensors)
     k = len(tensors)

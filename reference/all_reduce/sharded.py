@@ -22,12 +22,6 @@ def sharded_(tensors: Sequence[Tensor]) -> None:
     Of n elements device i owns c_i. It sends the n - c_i others and receives its own k - 1 times, then the reverse:
     n + (k - 2) c_i in each direction, which is exactly 2 (k - 1) / k n where k divides n. Otherwise the first n mod k
     shards are one element longer than the rest; with fewer elements than devices the last shards are empty.
-
-    Args:
-        tensors: one per device, of equal shapes and dtypes; may be empty.
-
-    Raises:
-        ValueError: as in `check`; nothing is changed then.
     """
     check(tensors)
     with flattened(tensors) as vectors:
@@ -38,18 +32,10 @@ def sharded_(tensors: Sequence[Tensor]) -> None:
 
 @torch.no_grad()
 def reduce_scatter(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return the sum of the tensors in shards, the i-th on device i; the tensors stay as they are.
+    """Return the sum of the tensors, one per device, in shards, the i-th on device i; the tensors stay as they are.
 
-    Device i sends n - c_i elements and receives (k - 1) c_i.
-
-    Args:
-        tensors: one per device, of equal shapes and dtypes, n elements each; may be empty.
-
-    Returns:
-        Vectors (c_i,) in new memory: the flat sum, split as by ``torch.tensor_split``.
-
-    Raises:
-        ValueError: as in `check`.
+    Of n elements device i sends n - c_i and receives (k - 1) c_i. The shards are vectors (c_i,) in new memory: the flat
+    sum, split as by ``torch.tensor_split``. Raises as `check` does.
     """
     check(tensors)
     pieces = [list(tensor.detach().reshape(-1).tensor_split(len(tensors))) for tensor in tensors]
@@ -61,18 +47,10 @@ def reduce_scatter(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 @torch.no_grad()
 def all_gather(shards: Sequence[Tensor]) -> list[Tensor]:
-    """Return the concatenation of all shards on every device; the shards stay as they are.
+    """Return the concatenation (n,) of all shards on every device, in new memory; the shards stay as they are.
 
-    Of n elements device i sends its c_i to k - 1 others and receives n - c_i.
-
-    Args:
-        shards: vectors (c_i,), one per device, of one dtype; lengths may differ, and the list may be empty.
-
-    Returns:
-        One vector (n,) per device, in new memory.
-
-    Raises:
-        ValueError: a shard is not a vector, or dtypes differ.
+    They are vectors (c_i,), one per device, of one dtype, else ValueError; lengths may differ, and there may be none.
+    Device i sends its c_i elements to k - 1 others and receives n - c_i.
     """
     for rank, shard in enumerate(shards):
         if shard.ndim != 1 or shard.dtype != shards[0].dtype:

@@ -61,12 +61,8 @@ def send_(values: Tensor, into: Tensor, *, source: int, target: int, accumulate:
 
     Between GPUs torch makes the copy wait for both devices' current streams, and both streams for the copy (ATen's
     ``Copy.cu``), so the caller need not synchronise. Transfers that share a GPU run in the order of the calls.
-
-    Args:
-        values: any shape and dtype, on the device of rank ``source``.
-        into: the same shape and dtype, on the device of rank ``target``.
-        source, target: ranks.
-        accumulate: add instead of overwriting.
+    The values, on the device of rank ``source``, and what they are written into, on that of rank ``target``, have the
+    same shape and dtype.
     """
     for traffic in _counts.get():
         traffic.add(source, target, values.nbytes)

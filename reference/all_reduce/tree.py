@@ -21,9 +21,7 @@ def tree_(tensors: Sequence[Tensor]) -> None:
     """Replace every tensor's values by the sum over all of them, in ceil(log2 k) rounds up and as many down.
 
     A device sends and receives the tensor once for each of its links in the tree: the first device has ceil(log2 k)
-    links and a leaf has one. The tree has k - 1 links.
-
-    Until the end the tensors hold partial sums.
+    links and a leaf has one. The tree has k - 1 links. Until the end the tensors hold partial sums.
     """
     check(tensors)
     links = _links(len(tensors))

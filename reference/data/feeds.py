@@ -86,20 +86,15 @@ def feed(
     num_workers: int = 4,
     cpus: set[int] | None = None,
 ) -> Feed:
-    """Yield this rank's part of the minibatches of one epoch of the training samples.
-
-    The minibatches are those of `rank_batches` for every loader.
+    """Yield this rank's part of the minibatches of one epoch of the training samples, the same ones for every loader.
 
     Args:
         dataset: on ``device`` for the resident loader, on any device for the book's.
         loader: a name in `LOADERS`.
         batch_size, world_size, rank, seed, epoch, start, drop_last: as in `rank_batches`.
-        device: the device of the samples that are yielded.
+        device: of the samples (b, ...) and labels (b,) that are yielded, or of nests like those of the data set.
         num_workers: worker processes of the book's loader; 0 reads in this process.
         cpus: cores that those processes may use; by default the caller's, which may be the one core of a bound rank.
-
-    Yields:
-        Samples (b, ...) and labels (b,), on ``device``; nests like those of the data set, with b samples each.
 
     Raises:
         ValueError: unknown loader, with the resident loader a data set on another device, or as in `rank_batches`.

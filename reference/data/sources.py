@@ -39,10 +39,9 @@ def load(name: str, data_root: Path) -> Dataset:
     Raises:
         ValueError: unknown name, files that are not IDX, or tensors that `Dataset` refuses.
         TypeError: the user's function returns something other than two pairs, or a pair of something else.
-        FileNotFoundError: "fashion-mnist" without its files.
-        OSError: "synthetic" cannot write its files.
-        ImportError: "digits" without scikit-learn.
-        FileNotFoundError, ImportError, AttributeError: the user's function cannot be loaded.
+        FileNotFoundError, OSError, ImportError: "fashion-mnist" without its files, "synthetic" where it cannot write
+            them, "digits" without scikit-learn.
+        FileNotFoundError, ImportError, AttributeError: as in `load_object`.
     """
     if name in DATASETS:
         return DATASETS[name](data_root)

@@ -23,10 +23,7 @@ _CHUNK = 2_000  # samples made at once: 6 MB of floats
 def synthetic(data_root: Path, *, train: int = 60_000, test: int = 10_000, seed: int = 0) -> Dataset:
     """Read the data set from ``data_root/synthetic``, which git ignores; if its files do not exist, make them first.
 
-    Args:
-        data_root: made if missing.
-        train, test: numbers of samples to make.
-        seed: determines every byte.
+    The seed determines every byte, and `train` and `test` are the numbers of samples to make.
 
     Raises:
         OSError: the folder cannot be written.
@@ -39,13 +36,7 @@ def synthetic(data_root: Path, *, train: int = 60_000, test: int = 10_000, seed:
 
 
 def draw(n: int, bank: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return n images (n, 28, 28) and their labels (n,), both uint8.
-
-    Args:
-        n: number of samples.
-        bank: the classes' pictures at every shift, (classes, shifts, 28, 28) in [0, 1].
-        generator: source of all random numbers.
-    """
+    """Return n images (n, 28, 28) and their labels (n,), both uint8, from a bank as of `picture_bank`."""
     classes, shifts = bank.shape[:2]
     label = torch.randint(classes, (n,), generator=generator)
     other = torch.randint(classes, (n,), generator=generator)

@@ -12,14 +12,9 @@ from torch import Tensor, nn
 
 
 class GPT(nn.Module):
-    """Score the next token at every position.
+    """Score the next token at every position, of at most `positions`.
 
-    Args:
-        vocabulary: number of different tokens.
-        positions: tokens of the longest text.
-        width: features of a token; a multiple of ``heads``.
-        blocks: number of pairs of attention and MLP.
-        heads: of every attention.
+    A block is a pair of attention and MLP; the features of a token, `width`, are a multiple of `heads`.
     """
 
     def __init__(self, vocabulary: int, positions: int, width: int, blocks: int, heads: int) -> None:
