@@ -7,12 +7,9 @@ import math
 import pytest
 from scipy import stats
 
-from suite.verdict.machine import cause, machine
-from suite.verdict.metrics import Interval
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome
 from suite.verdict.paired import FIRST_LOOK, Terms, fewest_alone, paired, spending, surplus
 from suite.verdict.spread import KAPPA, MOST_DF, Learned, Middle, Windows, estimate
-from suite.verdict.stored import ENOUGH_RUNS, Run
 from tests.support.family import t
 
 COMPARISONS = 4
@@ -313,86 +310,6 @@ class TestPaired:
         assert shares[0] == pytest.approx((3 / planned) ** power)
         assert shares[-1] == pytest.approx(1 - (1 - 1 / planned) ** power)
         assert sum(shares) == pytest.approx(1)
-
-
-class TestMachine:
-    """Efficiencies of this run against those of accepted runs."""
-
-    usual = tuple(math.log(value) for value in (0.80, 0.79, 0.81, 0.80, 0.82, 0.78))
-    steady = tuple(math.log(0.8) + 0.0005 * (-1) ** number for number in range(8))
-
-    def judged(self, accepted: tuple[float, ...], *efficiencies: float) -> tuple[Outcome, str]:
-        runs = [Run(0.0, log_efficiency=each) for each in accepted]
-        found = machine([math.log(value) for value in efficiencies], 1.0, runs, COMPARISONS, tolerance=0.05)
-        return found.outcome, found.reason
-
-    @pytest.mark.parametrize("efficiencies", [(0.41, 0.40, 0.42), (0.20, 0.22, 0.24, 0.22)], ids=["runs", "sessions"])
-    def test_a_fail_gives_its_bound(self, efficiencies: tuple[float, ...]) -> None:
-        """With the spread of runs, or of this run's sessions: whichever is larger, and its degrees of freedom."""
-        now = [math.log(value) for value in efficiencies]
-        runs, sessions = stats.tvar(self.usual), stats.tvar(now) / len(now)
-        larger, df = (runs, 5) if runs > sessions else (sessions, len(now) - 1)
-        shortfall = sum(self.usual) / 6 - sum(now) / len(now)
-        low = shortfall - t(df, ALPHA_FAIL / COMPARISONS) * math.sqrt(larger + runs / 6)
-        outcome, reason = self.judged(self.usual, *efficiencies)
-        assert outcome is Outcome.FAIL
-        assert f"at least {-math.expm1(-low):.1%} less" in reason
-
-    @pytest.mark.parametrize(
-        ("efficiency", "said", "outcome"),
-        [
-            (0.80, "", Outcome.PASS),
-            (0.785, ": neither clearly equal nor clearly less, because runs differ that much", Outcome.INCONCLUSIVE),
-        ],
-    )
-    def test_a_pass_excludes_the_tolerance(self, efficiency: float, said: str, outcome: Outcome) -> None:
-        had = f"the accepted commit has efficiency {efficiency:.2f}, and had 0.78 to 0.82 in 6 accepted runs"
-        found, reason = self.judged(self.usual, *[efficiency] * 3)
-        assert (found, reason.partition(": it needs")[0]) == (outcome, f"{had}{said}")
-
-    def test_fewer_runs_or_sessions_than_are_needed_decide_nothing(self) -> None:
-        few = (
-            f"{ENOUGH_RUNS - 1} accepted run(s) of this host, an hour or more apart, have it: {ENOUGH_RUNS} are needed"
-        )
-        assert self.judged(self.steady[: ENOUGH_RUNS - 1], 0.4, 0.4, 0.4) == (Outcome.INCONCLUSIVE, few)
-        assert self.judged(self.steady[:ENOUGH_RUNS], 0.4, 0.4, 0.4)[0] is Outcome.FAIL
-        short = (
-            "the accepted commit was measured on one device and on several in 2 session(s) of this run: 3 are needed"
-        )
-        assert self.judged(self.steady, 0.4, 0.4) == (Outcome.INCONCLUSIVE, short)
-
-    @pytest.mark.parametrize(
-        ("efficiency", "outcome"), [(0.77, Outcome.FAIL), (0.785, Outcome.PASS), (0.79, Outcome.PASS)]
-    )
-    def test_a_fail_needs_half_the_tolerance(self, efficiency: float, outcome: Outcome) -> None:
-        assert self.judged(self.steady, efficiency, efficiency + 0.0005, efficiency - 0.0005)[0] is outcome
-
-
-class TestCause:
-    """Which part of a step grew since accepted runs: a further one would lie within t(n - 1) s (1 + 1/n)^(1/2)."""
-
-    had = (1.00, 1.10, 1.20)
-    further = t(2, 0.025) * 0.1 * math.sqrt(1 + 1 / 3)
-
-    def said(self, grown: float, half: float, others: int) -> str:
-        """Return what is said of a part that grew so much, next to others that did not, each within `half`."""
-        names = ["exchange", *[f"other {number}" for number in range(others)]]
-        middle = sum(self.had) / 3
-        now = {name: Interval(middle, middle - half, middle + half) for name in names}
-        now["exchange"] = Interval(middle + grown, middle + grown - half, middle + grown + half)
-        return cause(now, [30.0] * len(names), [dict.fromkeys(names, value) for value in self.had])
-
-    def test_the_growth_has_the_intervals_of_both_sides(self) -> None:
-        half = math.hypot(0.3, self.further)
-        expected = f"takes {5:.0%} [{5 - half:.0%}, {5 + half:.0%}] of an ideal step more than in 3 accepted runs"
-        assert self.said(5.0, 0.3, 1) == f"cause: exchange, which {expected}"
-
-    @pytest.mark.parametrize("off", [-0.001, 0.001])
-    def test_parts_share_an_error_at_the_degrees_of_freedom_of_the_runs(self, off: float) -> None:
-        """The lower bound of the growth of one of four parts is just below zero, and just above it."""
-        half = math.hypot(0.3, self.further)
-        needed = half / t(2, 0.025) * t(2, 0.05 / 4)
-        assert bool(self.said(needed * (1 + off), 0.3, 3)) is (off > 0)
 
 
 class TestSurplus:

@@ -9,16 +9,17 @@ from typing import ClassVar
 
 import numpy
 import pytest
+from scipy import stats
 
 from suite.verdict.diagnose import CAUSES, NAMING_ERROR
 from suite.verdict.machine import cause, machine
 from suite.verdict.metrics import Interval, from_values
 from suite.verdict.outcome import ALPHA_FAIL, ALPHA_PASS, Outcome
-from suite.verdict.stored import MIN_BASELINE_RUNS, Run
-from tests.support.family import exceeds
+from suite.verdict.stored import ENOUGH_RUNS, MIN_BASELINE_RUNS, Run
+from tests.support.family import exceeds, t
 
 USUAL = tuple(math.log(value) for value in (0.80, 0.79, 0.81, 0.80, 0.82, 0.78))
-TOLERANCE = 0.05
+TOLERANCE, COMPARISONS = 0.05, 4
 
 
 def accepted_runs(
@@ -31,18 +32,55 @@ def accepted_runs(
 
 def judged(*efficiencies: float, accepted: tuple[float, ...] = USUAL, longer: float = 1.0) -> tuple[Outcome, str]:
     now = [math.log(value) for value in efficiencies]
-    verdict = machine(now, longer, accepted_runs(accepted), 12, tolerance=TOLERANCE)
+    verdict = machine(now, longer, accepted_runs(accepted), COMPARISONS, tolerance=TOLERANCE)
     return verdict.outcome, verdict.reason
 
 
-def test_a_link_with_a_tenth_of_its_rate_fails_the_machine_and_not_the_code() -> None:
-    outcome, reason = judged(0.41, 0.40, 0.42)
+STEADY = tuple(math.log(0.8) + 0.0005 * (-1) ** number for number in range(8))
+
+
+@pytest.mark.parametrize("efficiencies", [(0.41, 0.40, 0.42), (0.20, 0.22, 0.24, 0.22)], ids=["runs", "sessions"])
+def test_a_fail_names_the_machine_and_gives_its_bound(efficiencies: tuple[float, ...]) -> None:
+    """With the spread of runs, or of this run's sessions: whichever is larger, and its degrees of freedom."""
+    now = [math.log(value) for value in efficiencies]
+    runs, sessions = stats.tvar(USUAL), stats.tvar(now) / len(now)
+    larger, df = (runs, 5) if runs > sessions else (sessions, len(now) - 1)
+    shortfall = sum(USUAL) / 6 - sum(now) / len(now)
+    low = shortfall - t(df, ALPHA_FAIL / COMPARISONS) * math.sqrt(larger + runs / 6)
+    outcome, reason = judged(*efficiencies)
     assert outcome is Outcome.FAIL
-    assert reason.startswith(
-        "the machine, not the code: the accepted commit has efficiency 0.41, and had 0.78 to 0.82 in 6 accepted "
-        "runs: at least 4"
+    assert reason == (
+        f"the machine, not the code: the accepted commit has efficiency {math.exp(sum(now) / len(now)):.2f}, and had "
+        f"0.78 to 0.82 in 6 accepted runs: at least {-math.expm1(-low):.1%} less (99% confidence)"
     )
-    assert reason.endswith(" less (99% confidence)")
+
+
+@pytest.mark.parametrize(
+    ("efficiency", "said", "outcome"),
+    [
+        (0.80, "", Outcome.PASS),
+        (0.785, ": neither clearly equal nor clearly less, because runs differ that much", Outcome.INCONCLUSIVE),
+    ],
+)
+def test_a_pass_excludes_the_tolerance(efficiency: float, said: str, outcome: Outcome) -> None:
+    had = f"the accepted commit has efficiency {efficiency:.2f}, and had 0.78 to 0.82 in 6 accepted runs"
+    found, reason = judged(*[efficiency] * 3)
+    assert (found, reason.partition(": it needs")[0]) == (outcome, f"{had}{said}")
+
+
+def test_fewer_runs_or_sessions_than_are_needed_decide_nothing() -> None:
+    few = f"{ENOUGH_RUNS - 1} accepted run(s) of this host, an hour or more apart, have it: {ENOUGH_RUNS} are needed"
+    assert judged(0.4, 0.4, 0.4, accepted=STEADY[: ENOUGH_RUNS - 1]) == (Outcome.INCONCLUSIVE, few)
+    assert judged(0.4, 0.4, 0.4, accepted=STEADY[:ENOUGH_RUNS])[0] is Outcome.FAIL
+    short = "the accepted commit was measured on one device and on several in 2 session(s) of this run: 3 are needed"
+    assert judged(0.4, 0.4, accepted=STEADY) == (Outcome.INCONCLUSIVE, short)
+
+
+@pytest.mark.parametrize(
+    ("efficiency", "outcome"), [(0.77, Outcome.FAIL), (0.785, Outcome.PASS), (0.79, Outcome.PASS), (0.99, Outcome.PASS)]
+)
+def test_a_fail_needs_half_the_tolerance(efficiency: float, outcome: Outcome) -> None:
+    assert judged(efficiency, efficiency + 0.0005, efficiency - 0.0005, accepted=STEADY)[0] is outcome
 
 
 @pytest.mark.parametrize(("longer", "outcome"), [(-0.1, Outcome.PASS), (0.02, Outcome.PASS), (0.03, Outcome.FAIL)])
@@ -87,10 +125,6 @@ def test_what_would_decide_is_said() -> None:
     assert machine(now, 1.0, runs, 12, tolerance=int(tolerance) / 100).outcome is Outcome.PASS
 
 
-def test_a_faster_machine_passes() -> None:
-    assert judged(0.99, 0.98, 0.99)[0] is Outcome.PASS
-
-
 @pytest.mark.parametrize(("between", "within"), [(0.01, 0.005), (0.03, 0.02), (0.005, 0.03)])
 def test_error_rates(between: float, within: float) -> None:
     """4,000 runs against ten accepted ones, of four sessions each; three standard errors of the rate are allowed."""
@@ -132,6 +166,29 @@ class TestCause:
         "exchange": Interval(0.85, 0.80, 0.90),
         "feed": Interval(0.01, 0.0, 0.02),
     }
+
+    had = (1.00, 1.10, 1.20)
+    further = t(2, 0.025) * 0.1 * math.sqrt(1 + 1 / 3)
+
+    def said(self, grown: float, half: float, others: int) -> str:
+        """Return what is said of a part that grew so much, next to others that did not, each within `half`."""
+        names = ["exchange", *[f"other {number}" for number in range(others)]]
+        middle = sum(self.had) / 3
+        now = {name: Interval(middle, middle - half, middle + half) for name in names}
+        now["exchange"] = Interval(middle + grown, middle + grown - half, middle + grown + half)
+        return cause(now, [30.0] * len(names), [dict.fromkeys(names, value) for value in self.had])
+
+    def test_the_growth_has_the_intervals_of_both_sides(self) -> None:
+        half = math.hypot(0.3, self.further)
+        expected = f"takes {5:.0%} [{5 - half:.0%}, {5 + half:.0%}] of an ideal step more than in 3 accepted runs"
+        assert self.said(5.0, 0.3, 1) == f"cause: exchange, which {expected}"
+
+    @pytest.mark.parametrize("off", [-0.001, 0.001])
+    def test_parts_share_an_error_at_the_degrees_of_freedom_of_the_runs(self, off: float) -> None:
+        """The lower bound of the growth of one of four parts is just below zero, and just above it."""
+        half = math.hypot(0.3, self.further)
+        needed = half / t(2, 0.025) * t(2, 0.05 / 4)
+        assert bool(self.said(needed * (1 + off), 0.3, 3)) is (off > 0)
 
     def named(self, runs: int = 6, **changes: Interval) -> str:
         return cause({**self.NOW, **changes}, [3.0] * 3, self.USUAL[:runs])
