@@ -55,10 +55,7 @@ def worst_error(net: nn.Module, X: Tensor, y: Tensor) -> float:
 @pytest.mark.parametrize("n", [1, 7])
 @pytest.mark.parametrize("init", ["normal", "default", "xavier"])
 def test_autograds_gradients_of_lenet_are_those_derived_by_hand(init: str, n: int) -> None:
-    """All 129,068 parameters are compared."""
-    net = lenet(init, seed=n)
-    assert sum(gradient.numel() for gradient in by_hand(net, *images(n))) == 129_068
-    assert worst_error(net, *images(n)) <= 1
+    assert worst_error(lenet(init, seed=n), *images(n)) <= 1
 
 
 @pytest.mark.parametrize(
@@ -99,16 +96,15 @@ def test_difference_quotients_confirm_autograds_gradients_of_lenet() -> None:
     assert torch.autograd.gradcheck(loss, params, fast_mode=True)
 
 
-@pytest.mark.parametrize(("trainer", "devices"), [(Single, 1), (Scratch, 1), (Scratch, 3), (Scratch, 8)])
-def test_a_trainers_step_is_the_one_derived_by_hand(trainer: type[Single] | type[Scratch], devices: int) -> None:
+def test_trainers_steps_are_those_derived_by_hand() -> None:
     """Shards are of 10, of 4, 4, 2 and of 2, 2, 2, 2, 2 samples; dividing by the first shard of 4 is rejected."""
     net, (X, y) = lenet(), images(10)
-    made = trainer(net, [CPU] * devices, lr=LR)
-    made.step(X, y, 10)
     expected = list(zip(net.parameters(), by_hand(net, X, y), update_bound(net, X, LR), strict=True))
-    for replica in made.replicas:
-        for taken, (before, gradient, bound) in zip(replica.parameters(), expected, strict=True):
-            assert bool(((taken - (before - LR * gradient)).abs() <= bound).all())
-            assert bool(((taken - (before - LR * gradient * 10 / 4)).abs() > 1e3 * bound).any())
-    if isinstance(made, Scratch):
-        made.close()
+    for made in (Single(net, [CPU], lr=LR), *(Scratch(net, [CPU] * devices, lr=LR) for devices in (1, 3, 8))):
+        made.step(X, y, 10)
+        for replica in made.replicas:
+            for taken, (before, gradient, bound) in zip(replica.parameters(), expected, strict=True):
+                assert bool(((taken - (before - LR * gradient)).abs() <= bound).all())
+                assert bool(((taken - (before - LR * gradient * 10 / 4)).abs() > 1e3 * bound).any())
+        if isinstance(made, Scratch):
+            made.close()

@@ -415,12 +415,6 @@ class TestOnOneDevice:
 class TestJudged:
     """Seed pairs against the margin."""
 
-    def test_pair_that_looks_bad_by_chance_is_cleared_by_the_others(self) -> None:
-        run = run_of(TWO)
-        run.accuracies += [trained(0.9, k, seed) for seed in SEEDS[1:] for k in (1, 2)]
-        run.accuracies += [trained(0.9, 1), trained(0.88, 2)]
-        assert accuracy.judged(run, PAIR, 1).outcome is Outcome.PASS
-
     def test_nets_are_paired_by_seed_and_not_by_their_order(self) -> None:
         """Nets of one seed reach equal accuracies; those of different seeds are far apart."""
         levels = {seed: 0.5 + 0.08 * number for number, seed in enumerate(SEEDS)}

@@ -21,7 +21,7 @@ from suite.processes.jobs import Connected, SetUp, Timed
 from suite.records.counters import RankMemory
 from suite.records.record import Window
 from suite.room.devices import Devices
-from suite.run.blocks import LEAST, MOST
+from suite.run.blocks import MOST
 from suite.run.groups import Groups
 from suite.run.observations import Session
 from suite.run.plan import FIRST_STEP_TIMEOUT_S
@@ -328,15 +328,6 @@ def test_a_model_that_changes_from_session_to_session_costs_nothing() -> None:
 
 class TestRounds:
     """How much of a session is timing."""
-
-    @pytest.mark.parametrize(("left_s", "blocks"), [(1.0, LEAST), (1e6, MOST)])
-    def test_a_session_has_several_rounds_and_an_end(self, left_s: float, blocks: int) -> None:
-        run = run_of(cell(2), steps={OWN: 10, BASE: 10})
-        measured = sessions(run, Answering({}))
-        measured.left_s, measured.step_s = (lambda: left_s), {OWN: 0.01, BASE: 0.01}
-        measured.cold_s = measured.step_s
-        group: Any = Answering({})
-        assert measured._plan_blocks(Groups(Session(0), {OWN: group, BASE: group}), 60.0) == blocks
 
     @pytest.mark.parametrize(("more_s", "blocks"), [(-5.0, 3), (2.5, 10), (1e6, MOST)])
     def test_time_left_is_for_more_blocks_and_not_for_fewer(self, more_s: float, blocks: int) -> None:

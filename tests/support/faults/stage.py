@@ -12,7 +12,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.support.faults import aftermath, catalogue, machine, plugin, signs, trainer
+from tests.support.faults import aftermath, catalogue, machine, plugin, trainer
 from tests.support.faults.aftermath import Ran
 from tests.support.faults.catalogue import Case
 from tests.support.project import DATA, PYPROJECT, REPOSITORY
@@ -111,7 +111,7 @@ class Stage:
                 process.wait(max(0.0, within_s - (time.monotonic() - begun)))
             ended, wall_s = process.poll() is not None, time.monotonic() - begun
         if case is not None and case.fault.victim == "worker":
-            happened = (sign / signs.FIRED).exists()
+            happened = (sign / plugin.FIRED).exists()
         status = process.wait() if ended else None
         return aftermath.look(
             self.place, case, Ran(status, wall_s, said.read_text(errors="replace"), happened), sign, before
@@ -127,7 +127,7 @@ class Stage:
     def _environment(self, sign: Path, case: Case | None) -> dict[str, str]:
         left_out = ("PYTEST", "GITHUB", "COV", "TORCHINDUCTOR")
         told = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
-        told |= {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(self.place.temporary), signs.FOLDER: str(sign)}
+        told |= {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(self.place.temporary), plugin.FOLDER: str(sign)}
         if case is None:
             return told
         if case.fault.victim == "worker":
@@ -158,19 +158,19 @@ class Stage:
         while not _is_moment(case.moment, sign):
             if process.poll() is not None or time.monotonic() > deadline:
                 return False
-            time.sleep(signs.POLL_S)
+            time.sleep(plugin.POLL_S)
         if case.moment not in (catalogue.WRITING, catalogue.RENDERING):
             time.sleep(case.delay_s)
         try:
             return process.poll() is None and self._act(case, process.pid, sign, undo)
         finally:
-            (sign / signs.RELEASED).touch()
+            (sign / plugin.RELEASED).touch()
 
     def _act(self, case: Case, controller: int, sign: Path, undo: ExitStack) -> bool:
         """Cause the fault; False where what it should happen to is not there."""
         what, victim, reports = case.fault.what, case.fault.victim, self.place.reports
         if victim == "worker":
-            (sign / signs.ARMED).touch()
+            (sign / plugin.ARMED).touch()
         elif what == "SIGSTOP and SIGCONT":
             machine.send(controller, "SIGSTOP")
             time.sleep(STOPPED_S)
@@ -202,4 +202,4 @@ class Stage:
 def _is_moment(moment: str, sign: Path) -> bool:
     if moment in PHASES:
         return re.search(PHASES[moment], (sign / "said").read_text(errors="replace"), re.MULTILINE) is not None
-    return (sign / (signs.STEPPED if moment == catalogue.WARM_UP else signs.HELD)).exists()
+    return (sign / (plugin.STEPPED if moment == catalogue.WARM_UP else plugin.HELD)).exists()

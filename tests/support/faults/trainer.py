@@ -21,7 +21,7 @@ from torch import distributed as dist
 
 from reference.trainers.ddp import DDPTrainer
 from tests.support import mischief
-from tests.support.faults import signs
+from tests.support.faults import plugin
 
 STEP_S = 0.002
 BUILD_S = 0.2
@@ -56,14 +56,14 @@ class Faulty(Healthy):
         """Misbehave if it is time to, and train."""
         self._steps += 1
         if dist.get_world_size() > 1:
-            signs.show(signs.STEPPED)
-            if str(self._steps) == os.environ.get(AT_STEP) or signs.shown(signs.ARMED):
+            plugin.show(plugin.STEPPED)
+            if str(self._steps) == os.environ.get(AT_STEP) or plugin.shown(plugin.ARMED):
                 self._misbehave()
         return super().step(X, y, global_batch_size)
 
     def _misbehave(self) -> None:
         chosen = dist.get_world_size() > 1 and str(dist.get_rank()) == os.environ.get(RANK)
-        if chosen and FAULT in os.environ and signs.show(signs.FIRED):
+        if chosen and FAULT in os.environ and plugin.show(plugin.FIRED):
             FAULTS[os.environ[FAULT]](self.replicas[0])
 
 
