@@ -75,7 +75,6 @@ def floors(rooms: Arrows) -> dict[str, int]:
 
 
 def main() -> None:
-    """Print the plan of a checkout, top floor first."""
     found = floors(arrows(Path(sys.argv[1]) if len(sys.argv) > 1 else REPOSITORY))
     for number in range(max(found.values()), 0, -1):
         print(f"floor {number}  {'  '.join(sorted(name for name in found if found[name] == number))}")

@@ -16,5 +16,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Give a test the marker."""
     item.add_marker("end_to_end")

@@ -56,7 +56,6 @@ HAS_LEFT = r"host \S+ \(10\.215\.0\.2\) has left the run: its launcher or its ne
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """Return a user's project."""
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "data.py").write_text(DATA)

@@ -33,13 +33,11 @@ def lenet(init: str = "xavier", seed: int = 0) -> nn.Module:
 
 
 def images(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Return n random images (n, 1, 28, 28) and labels (n,)."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(n, 1, 28, 28, generator=generator, dtype=torch.float64), torch.arange(n) % 10
 
 
 def by_hand(net: nn.Module, X: Tensor, y: Tensor) -> list[Tensor]:
-    """Return the gradients of the mean loss by the net's parameters, derived by hand."""
     params = [parameter.detach().numpy() for parameter in net.parameters()]
     return [torch.from_numpy(gradient) / len(y) for gradient in numpy_lenet.gradients(params, X.numpy(), y.numpy())]
 

@@ -49,7 +49,6 @@ class Calls(nn.Module):
         self.in_forward, self.in_backward = forward, backward
 
     def forward(self, X: Tensor) -> Tensor:
-        """Return X (n, ...) as it is."""
         self.in_forward()
         output = X.view_as(X)
         if output.requires_grad:
@@ -162,7 +161,6 @@ def test_buckets_hold_neighbours_of_one_dtype_from_the_last_parameter_on() -> No
 
 
 def failing_once() -> Callable[..., None]:
-    """Return a function that raises when it is called for the first time."""
     calls: list[None] = []
 
     def fail(*_: object) -> None:
@@ -222,7 +220,6 @@ class Twice(nn.Module):
         self.first, self.shared, self.reentrant = nn.Linear(6, 4), nn.Linear(4, 4), reentrant
 
     def forward(self, X: Tensor) -> Tensor:
-        """Map X (n, 6) to scores (n, 4)."""
         return self.shared(checkpoint(self.shared, self.first(X), use_reentrant=self.reentrant))
 
 

@@ -25,7 +25,6 @@ WAIT_S = 10.0
 
 @pytest.fixture
 def two() -> Iterator[PerDevice]:
-    """Two CPU devices."""
     devices = PerDevice([CPU] * 2)
     yield devices
     devices.close()

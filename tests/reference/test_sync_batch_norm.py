@@ -38,7 +38,6 @@ class Ranks:
         self.mine = threading.local()
 
     def gather(self, row: Tensor) -> Tensor:
-        """Exchange as `reference.sync_batch_norm.Gather` says."""
         self.rows[self.mine.rank] = row
         self.barrier.wait()
         gathered = torch.stack(self.rows)

@@ -211,7 +211,6 @@ STEPS = ("step", "step_unsynced")
 
 @pytest.fixture
 def _world_of_one() -> Iterator[None]:
-    """Initialise the default process group in this process alone."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()

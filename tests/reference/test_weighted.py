@@ -39,7 +39,6 @@ class Counted(nn.Module):
         return self
 
     def forward(self, X: Tensor) -> Tensor:
-        """Return X (n, ...) as it is."""
         self.seen[rank_here()] += len(X)
         return X
 
@@ -92,7 +91,6 @@ class TakesTime(Counted):
         return self.now_s[rank_here()]
 
     def forward(self, X: Tensor) -> Tensor:
-        """Return X (n, ...) as it is."""
         first_call = rank_here() not in self.seen
         self.now_s[rank_here()] += len(X) * self.seconds[rank_here()] + first_call
         return super().forward(X)

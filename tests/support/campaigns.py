@@ -66,7 +66,6 @@ class World:
     said: list[str] = field(default_factory=list)
 
     def measure(self, *cells: Cell, config: Config | None = None, **changes: Any) -> Observations:
-        """Run a campaign from time 0."""
         self.now = 0.0
         for seen in (self.timed, self.shares_s, self.untimed, self.trained, self.apart, self.probed, self.counted):
             seen.clear()
@@ -85,11 +84,9 @@ class World:
         return self.run
 
     def cells(self) -> dict[str, CellRecord]:
-        """Return the cells of the last campaign's record, by id."""
         return {record.id: record for record in results.to_record(self.run).cells}
 
     def outcomes(self) -> list[Outcome]:
-        """Return their outcomes."""
         return [judged.outcome for judged in self.cells().values()]
 
     def prepare(self, run: Observations, sides: Any, arms: Sequence[Arm], say: Any) -> None:

@@ -389,7 +389,6 @@ def windows_of(sides: npt.NDArray[np.float64]) -> list[Windows]:
 
 
 def middles_of(sides: npt.NDArray[np.float64]) -> list[Middle]:
-    """Return what each session shows of the same."""
     return [Middle.of(windows) for windows in windows_of(sides)]
 
 
@@ -408,7 +407,6 @@ def table(rows: Sequence[Row] = FAMILY) -> str:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="", metavar="TEXT", help="only rows whose name contains it")
     asked = parser.parse_args()

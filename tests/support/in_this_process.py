@@ -39,7 +39,6 @@ class InThisProcess(Bench):
     _oracle: str = "sgd"
 
     def about(self, trainer: str) -> About:
-        """Return the description of a trainer."""
         return contract.describe(contract.load_trainer(trainer))
 
     def judge(self, trainer: str, check: str, case: Case) -> Judgement:

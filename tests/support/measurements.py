@@ -51,7 +51,6 @@ BUSY = QUIET.model_copy(update={"foreign": 1.0})
 
 
 def cell(world_size: int = 2, trainer: str = "ddp", mode: str = "strong") -> Cell:
-    """Return a cell of LeNet."""
     return Cell(trainer, LENET.name, mode, world_size)
 
 
@@ -66,7 +65,6 @@ def place(cell: Cell) -> dict[str, Any]:
 
 
 def arm(world_size: int = 2, trainer: str = "ddp", side: Side = "candidate", mode: str = "strong") -> Arm:
-    """Return an arm of LeNet."""
     return cells.arm(side, trainer, cell(world_size, trainer, mode))
 
 

@@ -55,7 +55,6 @@ class SlowRank(DDPTrainer):
     """DDP on devices of which the last one is slower, whatever it does."""
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        """As DDP's, and late."""
         if dist.get_world_size() > 1 and dist.get_rank() == dist.get_world_size() - 1:
             time.sleep(DELAYS_S["imbalance"])
         return super().step(X, y, global_batch_size)
@@ -198,7 +197,6 @@ class Accumulates(DDPTrainer):
     exchanged = 1
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        """Update once, with the gradient of all micro-batches."""
         self.optimizer.zero_grad()
         total = X.new_zeros(())
         for number, (part, labels) in enumerate(zip(X.tensor_split(4), y.tensor_split(4), strict=True)):
@@ -230,7 +228,6 @@ class ReadsTheLoss(DDPTrainer):
     losses: ClassVar[list[float]] = []
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        """Update as DDP does."""
         loss = super().step(X, y, global_batch_size)
         self.losses.append(loss.item())
         return loss
@@ -240,7 +237,6 @@ class ByHand(DDPTrainer):
     """Right, without buckets: every parameter's gradient is summed over the ranks by a call of its own."""
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        """Update with gradients that are exchanged after the backward pass."""
         net = self.net.module
         self.optimizer.zero_grad()
         loss = F.cross_entropy(net(X), y, reduction="sum") / global_batch_size
@@ -251,7 +247,6 @@ class ByHand(DDPTrainer):
         return loss.detach()
 
     def exchanged(self) -> list[nn.Parameter]:
-        """Return the parameters whose gradients to exchange, in order."""
         return list(self.net.module.parameters())
 
 
@@ -259,7 +254,6 @@ class ExchangesOneTwice(ByHand):
     """Exchanges the last parameter twice, and divides its gradient by k, so that it stays right."""
 
     def exchanged(self) -> list[nn.Parameter]:
-        """Return the parameters, the last one twice."""
         parameters = super().exchanged()
         if (gradient := parameters[-1].grad) is not None:
             gradient /= dist.get_world_size()
@@ -280,7 +274,6 @@ class Alternates(DDPTrainer):
     steps = 0
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        """Update as DDP does."""
         loss = super().step(X, y, global_batch_size)
         self.steps += 1
         return loss if self.steps % 2 else torch.tensor(loss.item())
@@ -290,7 +283,6 @@ class LogsOnRankZero(DDPTrainer):
     """Reads its loss on rank 0 alone, as many loops do; the ranks' counts differ, and are the same in every step."""
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        """Update as DDP does."""
         loss = super().step(X, y, global_batch_size)
         if dist.get_rank() == 0:
             loss.item()

@@ -45,7 +45,6 @@ UNTAUGHT = LENET.model_copy(update={"accuracy": None})
 
 
 def lenet(**recipe: Any) -> tuple[Any]:
-    """Return LeNet with another recipe."""
     return (LENET.model_copy(update={"accuracy": Recipe(**recipe)}),)
 
 

@@ -33,7 +33,6 @@ def against(**changes: Any) -> Config:
 
 
 def independent(world_size: int) -> Arm:
-    """Return the arm of independent steps on so many devices."""
     return arm(world_size, trainer=PLAIN)
 
 

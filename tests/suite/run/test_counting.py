@@ -87,7 +87,6 @@ def only(run: Observations) -> CellRecord:
 
 
 def counted(record: CellRecord) -> CheckRecord:
-    """Return the check of its counters."""
     [check] = [check for check in record.checks if check.rule == "counters"]
     return check
 

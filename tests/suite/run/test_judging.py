@@ -61,7 +61,6 @@ def with_a_peer(**changes: object) -> Observations:
 
 
 def judged(run: Observations) -> dict[int, CellRecord]:
-    """Return the records of a run's cells by world size."""
     return {record.world_size: record for record in results.to_record(run).cells}
 
 

@@ -141,7 +141,6 @@ def beside_light_work(seed: int) -> tuple[Machine, Observations]:
 
 
 def outcomes(run: Observations) -> dict[Cell, CellRecord]:
-    """Return the cells of a run's record."""
     return dict(zip(run.plan.cells, results.to_record(run).cells, strict=True))
 
 
@@ -159,7 +158,6 @@ def test_cells_that_leave_say_what_they_would_take() -> None:
 
 
 def decided(seed: int) -> int:
-    """Return how many of twelve cells are decided."""
     _, run = beside_light_work(seed)
     return sum(cell.outcome in (Outcome.PASS, Outcome.FAIL) for cell in outcomes(run).values())
 

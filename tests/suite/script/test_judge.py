@@ -14,7 +14,6 @@ Record = dict[str, Any]
 
 
 def step(gradient: float = 1.0, **more: Any) -> dict[str, Any]:
-    """Return a step of an optimizer with one parameter."""
     values = torch.full((2,), gradient, dtype=more.pop("dtype", torch.float64))
     return {
         "optimizer": 0,

@@ -30,7 +30,6 @@ class Ranks:
         self._words, self._how = words, how
 
     def set_up(self, **environment: str) -> list[SetUp]:
-        """Start the script."""
         told = ScriptRun(
             words=tuple(self._words),
             directory=str(self._folder),
@@ -42,15 +41,12 @@ class Ranks:
         return self.group.request(SetUp, "setup", START_S, name="arm", arm=job)
 
     def window(self, steps: int, lead_in: int = 0) -> list[Timed]:
-        """Time so many updates."""
         return self.group.request(Timed, "window", START_S, name="arm", steps=steps, lead_in=lead_in)
 
     def parameters(self) -> list[Parameters]:
-        """Ask what is asked after windows."""
         return self.group.request(Parameters, "parameters", START_S, name="arm")
 
     def probe(self, steps: int, *, resident: bool = True, alone: bool = False) -> list[Probed]:
-        """Time so many updates of a variant."""
         variant = {"resident": resident, "alone": alone, "share": 1, "exchange": True, "lead_in": 1}
         return self.group.request(Probed, "probe", START_S, name="arm", steps=steps, variant=variant)
 

@@ -40,7 +40,6 @@ PERFECT: dict[Point, tuple[float, ...]] = {
 
 
 def session(without: tuple[Point, ...] = (), **changes: tuple[float, ...]) -> Rounds:
-    """A round forwards and one backwards."""
     return {point: [ranks, ranks] for point, ranks in {**PERFECT, **changes}.items() if point not in without}
 
 
@@ -54,7 +53,6 @@ def bars(made: Waterfall) -> dict[str, float]:
 
 
 def later(ms: float, *points: Point) -> dict[str, tuple[float, ...]]:
-    """These variants take so much longer."""
     return {point: tuple(rank + ms / 1e3 for rank in PERFECT[point]) for point in points}
 
 

@@ -36,7 +36,6 @@ def held(candidate: float, accepted: list[Run]) -> RunDifference:
 
 
 def misses(found: RunDifference) -> bool:
-    """Whether the interval leaves out equal builds."""
     return not found.ratio.low <= 1 <= found.ratio.high
 
 
@@ -67,7 +66,6 @@ def test_runs_that_agree_give_an_interval_in_words_and_in_figures() -> None:
 
 
 def begun(*hours: float | None, host: str = HOST) -> list[Run]:
-    """Return runs that began at these hours."""
     return [Run(0.0, host=host, started_s=None if hour is None else hour * APART_S) for hour in hours]
 
 

@@ -76,7 +76,6 @@ class Ran:
 
 
 def wanted(case: Case | None) -> Ending:
-    """Return how a run must end."""
     return catalogue.FINE if case is None else case.ends
 
 

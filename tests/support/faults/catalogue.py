@@ -76,7 +76,6 @@ class Fault:
 
     @property
     def name(self) -> str:
-        """Return the fault in words, unique in the catalogue."""
         return f"{self.victim}: {self.what}"
 
 

@@ -48,7 +48,6 @@ def mount(folder: Path, mebibytes: int) -> None:
 
 
 def unmount(*folders: Path) -> None:
-    """Unmount what `mount` mounted."""
     subprocess.run(["umount", "--lazy", *map(str, folders)], check=False, capture_output=True)
 
 
@@ -63,7 +62,6 @@ def fill(folder: Path) -> None:
 
 
 def empty(folder: Path) -> None:
-    """Give the space back."""
     for path in folder.glob(f"{FILLER}*"):
         path.unlink()
 

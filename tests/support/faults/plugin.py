@@ -46,7 +46,6 @@ def show(sign: str) -> bool:
 
 
 def shown(sign: str) -> bool:
-    """Say whether a sign was made."""
     here = folder()
     return here is not None and os.path.exists(here / sign)
 

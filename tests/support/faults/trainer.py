@@ -38,7 +38,6 @@ class Healthy(DDPTrainer):
         super().__init__(model, devices, lr=lr)
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        """Train."""
         time.sleep(STEP_S)
         return super().step(X, y, global_batch_size)
 
@@ -53,7 +52,6 @@ class Faulty(Healthy):
             self._misbehave()
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        """Misbehave if it is time to, and train."""
         self._steps += 1
         if dist.get_world_size() > 1:
             plugin.show(plugin.STEPPED)
