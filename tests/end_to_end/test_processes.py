@@ -103,16 +103,23 @@ def test_nothing_is_left_when_the_controller_is_killed(templates: str, tmp_path:
     assert all_end(pids)
 
 
-def test_two_hosts_leave_nothing_in_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On every host torchrun makes a folder for logs, which it leaves."""
+@pytest.fixture
+def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return where two hosts meet, of which this process is one; both have its environment and an empty TMPDIR."""
     importlib.import_module("torch._dynamo")  # makes a folder in TMPDIR when this process first imports it
     with channel.listen_on_loopback() as listener:
-        endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
-    environment = {"PET_RDZV_ENDPOINT": endpoint, "PET_RDZV_ID": "7", "SCALING_SECRET": SECRET, "TMPDIR": str(tmp_path)}
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    environment = {"PET_RDZV_ENDPOINT": address, "PET_RDZV_ID": "7", "SCALING_SECRET": SECRET, "TMPDIR": str(tmp_path)}
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     monkeypatch.setattr("tempfile.tempdir", None)  # Python has noted another TMPDIR
     monkeypatch.chdir(REPOSITORY)
+    return address
+
+
+def test_two_hosts_leave_nothing_in_tmpdir(tmp_path: Path, endpoint: str) -> None:
+    """On every host torchrun makes a folder for logs, which it leaves."""
     ours = hosts_of(devices.parse("2xcpu:1"))
     with Pool(kind="cpu", hosts=ours) as pool:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--rdzv-backend=c10d"]
@@ -124,20 +131,11 @@ def test_two_hosts_leave_nothing_in_tmpdir(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_host_joins_one_pool_after_the_other_by_the_loop_of_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("endpoint")
+def test_a_host_joins_one_pool_after_the_other_by_the_loop_of_the_page() -> None:
     """A session of pytest with cells and checks has two pools. The other host takes itself to be another machine."""
     page = (REPOSITORY / "docs" / "several-machines.md").read_text(encoding="utf-8")
     [loop] = re.findall(r"^while torchrun .*?done$", page, re.MULTILINE | re.DOTALL)
-    with channel.listen_on_loopback() as listener:
-        endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
-    environment = {"PET_RDZV_ENDPOINT": endpoint, "PET_RDZV_ID": "7", "SCALING_SECRET": SECRET, "TMPDIR": str(tmp_path)}
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
-    monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.chdir(REPOSITORY)
     command = ["bash", "-c", loop.replace("--rdzv-conf=", "--rdzv-conf=is_host=0,")]
     with subprocess.Popen(command, start_new_session=True) as other:
         try:

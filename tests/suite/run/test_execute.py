@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import io
+import itertools
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,8 +30,17 @@ from suite.run.progress import Progress, fitted, phase
 from tests.support.measurements import LENET, MACHINE, add_sessions, arm, calibrated, cell, job, run_of, settings
 
 
-def sides_of(ask: Callable[..., Described | Prepared]) -> Any:
-    """Return the sides of a run whose workers answer as `ask` does."""
+def sides_of(dataset: Prepared, processes: str = "one", deadlines: list[float] | None = None) -> Any:
+    """Return the sides of a run whose workers prepare this dataset, and see another version with every trainer."""
+    versions = itertools.count(1)
+
+    def ask(side: Side, kind: type[Any], command: str, timeout_s: float, **told: object) -> Described | Prepared:
+        if deadlines is not None:
+            deadlines.append(timeout_s)
+        if kind is Prepared:
+            return dataset
+        return Described(about=About(processes=processes), versions={"numpy": f"{next(versions)}.26"})
+
     return SimpleNamespace(
         ask=ask,
         locate=lambda side, name: name,
@@ -39,6 +48,9 @@ def sides_of(ask: Callable[..., Described | Prepared]) -> Any:
         dismiss=lambda: None,
         pools={"candidate": SidePool(SimpleNamespace(folder=Path()))},
     )
+
+
+DIGITS = Prepared(name="digits", folder="", train_samples=256, test_samples=1)
 
 
 @pytest.mark.parametrize(("mode", "batch", "lr"), [("strong", 256, 0.2), ("weak", 512, 0.3)])
@@ -50,46 +62,28 @@ def test_batch_and_rate_follow_the_mode(mode: str, batch: int, lr: float) -> Non
 
 def test_a_trainer_that_changes_what_versions_are_seen_costs_nothing() -> None:
     """Its import may put another version of a package in front of the interpreter's own."""
-    seen, deadlines = iter(["2.3", "1.26"]), list[float]()
-
-    def ask(side: Side, kind: type[Any], command: str, timeout_s: float, **told: object) -> Described | Prepared:
-        deadlines.append(timeout_s)
-        if kind is Prepared:
-            return Prepared(name="digits", folder="", train_samples=1, test_samples=1)
-        return Described(about=About(processes="one"), versions={"numpy": next(seen)})
-
+    deadlines = list[float]()
     run = run_of(cell(2), versions={}, clock=lambda: 1000.0, begun_s=0.0)
-    prepare(run, sides_of(ask), [arm(2), arm(2, trainer="scratch")], lambda line: None)
-    assert run.versions == {"candidate": {"numpy": "2.3"}}
+    prepare(run, sides_of(DIGITS, deadlines=deadlines), [arm(2), arm(2, trainer="scratch")], lambda line: None)
+    assert run.versions == {"candidate": {"numpy": "1.26"}}
     assert not run.lost
     assert deadlines == [60.0] * 3, "of a budget that is spent"
 
 
 def test_ranks_on_gpus_that_exchange_nothing_have_no_communicator() -> None:
     """NCCL takes seconds to make one, and memory on every GPU."""
-
-    def ask(side: Side, kind: type[Any], command: str, timeout_s: float, **told: object) -> Described | Prepared:
-        if kind is Prepared:
-            return Prepared(name="digits", folder="", train_samples=256, test_samples=1)
-        return Described(about=About(processes="per-device"), versions={})
-
     on_gpus = settings(devices=Devices("cuda", ("cuda:0", "cuda:1"), ()))
     run, wanted = run_of(cell(2), config=on_gpus, versions={}), [arm(2), arm(2, trainer=PLAIN)]
-    prepare(run, sides_of(ask), wanted, lambda line: None)
+    prepare(run, sides_of(DIGITS, "per-device"), wanted, lambda line: None)
     assert [run.jobs[each].backend for each in wanted] == ["nccl", "gloo"]
 
 
 @pytest.mark.parametrize(("trainer", "lost"), [("ddp", True), ("single", True), (PLAIN, True), ("mine.py:Mine", False)])
 def test_targets_that_cross_entropy_cannot_take_are_not_tried_by_built_in_trainers(trainer: str, lost: bool) -> None:
     unfit = "its loss is the mean cross-entropy, and y is float32 (n,)"
-
-    def ask(side: Side, kind: type[Any], command: str, timeout_s: float, **told: object) -> Described | Prepared:
-        if kind is Prepared:
-            return Prepared(name="mine.py:prices", folder="", train_samples=64, test_samples=1, unfit=unfit)
-        return Described(about=About(processes="one"), versions={})
-
+    prices = replace(DIGITS, name="mine.py:prices", unfit=unfit)
     run, wanted = run_of(cell(2), versions={}, datasets={}), arm(1, trainer=trainer)
-    prepare(run, sides_of(ask), [wanted], lambda line: None)
+    prepare(run, sides_of(prices), [wanted], lambda line: None)
     assert [failure.cause for failure in run.lost.values()] == [
         f"{trainer} cannot train on mine.py:prices: {unfit}; a trainer of your own with a `loss` takes any targets "
         "(docs/your-trainer.md); class labels are int64, y.long()"
@@ -99,16 +93,10 @@ def test_targets_that_cross_entropy_cannot_take_are_not_tried_by_built_in_traine
 @pytest.mark.parametrize("trainer", ["mine.py:OfSamples", "single", PLAIN])
 def test_a_trainer_of_samples_is_refused_for_texts_when_a_worker_has_read_it(trainer: str) -> None:
     """What a class of the user's own trains is not known before; the table's `single` trains both."""
-
-    def ask(side: Side, kind: type[Any], command: str, timeout_s: float, **told: object) -> Described | Prepared:
-        if kind is Prepared:
-            return Prepared(name="texts-tiny", folder="", train_samples=64, test_samples=1, tokens=64)
-        return Described(about=About(processes="one"), versions={})
-
     texts = BUILT_IN["gpt-tiny"]
     wanted = replace(arm(2, trainer=trainer), workload="gpt-tiny")
     run = run_of(replace(cell(2), workload="gpt-tiny"), config=settings(workloads=(texts,)), versions={})
-    prepare(run, sides_of(ask), [wanted], lambda line: None)
+    prepare(run, sides_of(replace(DIGITS, name="texts-tiny", tokens=64)), [wanted], lambda line: None)
     if ".py" not in trainer:
         assert run.jobs[wanted].dataset.tokens == 64
         return
