@@ -84,16 +84,6 @@ def test_difference_quotients_confirm_autograds_gradients_of_a_residual_block(do
     assert torch.autograd.gradcheck(forward, (X, *params))
 
 
-def test_difference_quotients_confirm_autograds_gradients_of_lenet() -> None:
-    net, (X, y) = lenet(), images(1)
-    names, params = zip(*net.named_parameters(), strict=True)
-
-    def loss(*params: Tensor) -> Tensor:
-        return F.cross_entropy(torch.func.functional_call(net, dict(zip(names, params, strict=True)), X), y)
-
-    assert torch.autograd.gradcheck(loss, params, fast_mode=True)
-
-
 def test_trainers_steps_are_those_derived_by_hand() -> None:
     """Shards are of 10, of 4, 4, 2 and of 2, 2, 2, 2, 2 samples; dividing by the first shard of 4 is rejected."""
     net, (X, y) = lenet(), images(10)
