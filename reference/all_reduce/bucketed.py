@@ -46,7 +46,7 @@ def bucketed_(
             continue
         vectors = [torch.cat([tensor.reshape(-1) for tensor in tensors]) for tensors in parts]
         all_reduce_(vectors)
-        sizes = [tensor.numel() for tensor in parts[0]] if parts else []
+        sizes = [tensor.numel() for tensor in parts[0]]
         for tensors, vector in zip(parts, vectors, strict=True):
             for tensor, values in zip(tensors, torch.split(vector, sizes), strict=True):
                 tensor.copy_(values.view(tensor.shape))
