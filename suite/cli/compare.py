@@ -9,11 +9,9 @@ from rich.console import Console
 
 from suite.cli.command import USAGE_ERROR, Stop, writing
 from suite.cli.pytest_run import add_report_dir, report_dir
-from suite.records import comparison
 from suite.records.files import is_inside, read_model, write_atomically
 from suite.records.record import RECORD, Record
-from suite.render import comparison as render
-from suite.render import html, markdown, terminal
+from suite.render import comparison, html, markdown, terminal
 from suite.room.errors import printable
 
 SUMMARY = "lay two runs side by side: what differs around them, and each cell's times and efficiency"
@@ -23,10 +21,9 @@ PYTEST_OPTIONS = False
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the two runs and how to show them."""
+    said = "a record.json, a run's folder, or a run's id under the report folder"
     for which in ("first", "second"):
-        parser.add_argument(
-            which, metavar=which.upper(), help="a record.json, a run's folder, or a run's id under the report folder"
-        )
+        parser.add_argument(which, metavar=which.upper(), help=said)
     parser.add_argument("--markdown", action="store_true", help="print Markdown instead of tables")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained page as well")
     add_report_dir(parser)
@@ -36,16 +33,15 @@ def run(asked: argparse.Namespace, pytest_arguments: list[str]) -> int:
     """Compare and print."""
     try:
         paths = [record_of(name, asked.scaling_report_dir) for name in (asked.first, asked.second)]
-        compared = comparison.compare(*(read_model(path, Record) for path in paths))
+        document = comparison.document(*(read_model(path, Record) for path in paths))
     except ValueError as error:  # RecordError is one
         raise Stop(str(error), USAGE_ERROR) from error
-    document = render.document(compared)
     if asked.html is not None:
         with writing(asked.html, "--html"):
             write_atomically(asked.html, html.write(document, made=MADE))
     screen = Console()
-    color = screen.is_terminal
-    print(markdown.write(document) if asked.markdown else terminal.write(document, screen.width, color=color))
+    shown = terminal.write(document, screen.width, color=screen.is_terminal)
+    print(markdown.write(document) if asked.markdown else shown)
     return 0
 
 

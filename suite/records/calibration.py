@@ -17,9 +17,8 @@ from pydantic import AwareDatetime, Field, model_validator
 from scipy.special import nctdtrinc, ndtri, stdtrit
 
 from suite.plan.cells import measured_mode
-from suite.records.comparison import differences
 from suite.records.files import RecordError, read_inside, write_inside
-from suite.records.record import Environment
+from suite.records.record import Environment, differences
 from suite.room.part import Part
 from suite.verdict import ALPHA_FAIL, FIRST_LOOK, spending
 from suite.verdict.metrics import half_of, variance

@@ -19,9 +19,8 @@ from suite.plan import cells
 from suite.plan.cells import SINGLE
 from suite.records import baselines
 from suite.records.baselines import Baseline, Identity
-from suite.records.comparison import differences
 from suite.records.files import RecordError, read_inside
-from suite.records.record import CellRecord, Environment, Machine, Record, Session, oversubscribed_mark
+from suite.records.record import CellRecord, Environment, Machine, Record, Session, differences, oversubscribed_mark
 from suite.verdict import Outcome
 from suite.verdict.metrics import Interval
 

@@ -7,7 +7,8 @@ are bounded, so that whoever reads a record can calculate with them.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
 
@@ -406,3 +407,26 @@ class Record(Part):
 def oversubscribed_mark(part: CellRecord | CollectiveRecord) -> str:
     """Return what follows the name of a part whose ranks shared devices; "" where each had its own."""
     return " (oversubscribed)" if part.oversubscribed else ""
+
+
+class Difference(NamedTuple):
+    """One thing that is not the same in two runs; "-" where a run does not have it."""
+
+    what: str
+    first: str
+    second: str
+
+
+def differences(first: Mapping[str, object], second: Mapping[str, object], *, common: bool = False) -> list[Difference]:
+    """Return what has different values by name, in the order of the first; with `common`, only what both have."""
+    return [
+        Difference(name, _words(first.get(name)), _words(second.get(name)))
+        for name in dict.fromkeys((*first, *second))
+        if first.get(name) != second.get(name) and (not common or (name in first and name in second))
+    ]
+
+
+def _words(value: object) -> str:
+    if isinstance(value, tuple):
+        return " | ".join(map(str, value)) or "-"
+    return "-" if value is None or value == "" else str(value)

@@ -21,8 +21,7 @@ from suite.base.git import FULL_NAME
 from suite.plan.base import Base
 from suite.plan.cells import Cell, Side
 from suite.records.baselines import AcceptedRun, Identity
-from suite.records.comparison import differences
-from suite.records.record import CheckRecord, Record, WaterfallRecord
+from suite.records.record import CheckRecord, Record, WaterfallRecord, differences
 from suite.run import judging, samples
 from suite.run.observations import Comparison, Observations
 from suite.verdict import Outcome

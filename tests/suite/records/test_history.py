@@ -12,10 +12,9 @@ from urllib.parse import unquote
 import pytest
 
 from suite.records import baselines, calibration, files, history
-from suite.records.comparison import differences
 from suite.records.files import RecordError, read_model
 from suite.records.history import Digest, Event, History
-from suite.records.record import Record
+from suite.records.record import Record, differences
 from suite.render import index
 from tests.support import records
 from tests.support.pages import Page

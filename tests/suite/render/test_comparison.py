@@ -10,12 +10,11 @@ import pytest
 
 from suite import __main__
 from suite.cli import compare as command
-from suite.records import comparison
-from suite.records.comparison import compare
 from suite.records.record import Record
-from suite.render import comparison as render
-from suite.render import html, markdown, terminal
+from suite.render import comparison, html, markdown, terminal
+from suite.render.comparison import around, compare
 from suite.render.markdown import MAX_BYTES
+from suite.verdict.metrics import Interval
 from tests.support import records
 from tests.support.records import KEY, keep
 
@@ -41,8 +40,8 @@ def test_trainers_with_the_same_class_name_have_names_of_their_own() -> None:
 
 def test_times_of_one_machine_are_divided_and_not_judged() -> None:
     found = compare(run_of(10.0), run_of(11.0))
-    assert found.pairs[0].ratio == pytest.approx(1.1)
-    assert render.remarks(found) == [render.NO_VERDICT]
+    assert found.pairs[0].ratio == Interval(pytest.approx(1.1))
+    assert comparison.remarks(found) == [comparison.NO_VERDICT]
 
 
 @pytest.mark.parametrize(
@@ -86,26 +85,25 @@ def test_a_pair_is_marked_where_either_run_was_oversubscribed() -> None:
 def test_senseless_times_break_nothing(time: dict[str, float]) -> None:
     senseless = run_of(cells=[records.cell(**CELL, sec_per_epoch=time)])
     for first, second in ((senseless, run_of()), (run_of(), senseless)):
-        found = compare(first, second)
-        assert terminal.write(render.document(found), 160)
-        assert html.write(render.document(found))
+        document = comparison.document(first, second)
+        assert terminal.write(document, 160)
+        assert html.write(document)
 
 
 def test_differences_around_the_runs_are_listed() -> None:
     environment = {"versions": {"torch": "2.13.0", "nccl": "2.20"}, "commit": "def5678", "dirty": True}
     machine = records.make().machine.model_dump() | {"system": "Linux 7"}
-    found = compare(records.make(), records.make(environment=environment, machine=machine, tolerance=0.1))
-    assert [(d.what, d.first, d.second) for d in found.differences] == [
+    assert around(records.make(), records.make(environment=environment, machine=machine, tolerance=0.1)) == [
         ("machine system", "Linux 6", "Linux 7"),
         ("commit", "abc1234", "def5678 with uncommitted changes"),
         ("torch", "2.15.0", "2.13.0"),
         ("nccl", "-", "2.20"),
         ("tolerance", "0.05", "0.1"),
     ]
-    assert compare(records.make(), records.make()).differences == []
+    assert around(records.make(), records.make()) == []
     hashes = {"lenet": records.LENET.hash, "more": "0" * 12}
-    assert compare(run_of(), run_of(workload_hashes=hashes)).differences == []
-    (found,) = compare(run_of(), run_of(workload_hashes=hashes | {"lenet": "1" * 12})).differences
+    assert around(run_of(), run_of(workload_hashes=hashes)) == []
+    (found,) = around(run_of(), run_of(workload_hashes=hashes | {"lenet": "1" * 12}))
     assert found.what == "definition of workload lenet"
 
 
@@ -114,7 +112,7 @@ def test_cells_of_one_run_alone_are_named() -> None:
     second = records.make(cells=records.matrix(modes=("strong",), world_sizes=(2, 4)))
     found = compare(first, second)
     assert [pair.name for pair in found.pairs] == ["ddp lenet strong 2"]
-    text = terminal.write(render.document(found), 160)
+    text = terminal.write(comparison.document(first, second), 160)
     assert "Only in the first run: ddp lenet strong 1." in text
     assert "Only in the second run: ddp lenet strong 4." in text
 
@@ -126,7 +124,7 @@ def test_one_device_is_one_cell_in_both_modes() -> None:
     )
     found = compare(strong, weak)
     [one] = found.pairs
-    assert (one.name, one.ratio) == ("ddp lenet strong 1", pytest.approx(1.1))
+    assert (one.name, one.ratio) == ("ddp lenet strong 1", Interval(pytest.approx(1.1)))
     assert (found.only_first, found.only_second) == (["ddp lenet strong 2"], ["ddp lenet weak 2"])
     both = records.make(cells=records.matrix())
     assert [each.name for each in compare(both, both).pairs] == [
@@ -139,17 +137,13 @@ def test_one_device_is_one_cell_in_both_modes() -> None:
 def test_two_runs_without_a_common_cell_say_so_and_what_to_do() -> None:
     strong, weak = (records.make(cells=records.matrix(modes=(mode,), world_sizes=(2,))) for mode in ("strong", "weak"))
     said = "No cell is in both runs; measure the same trainers, workloads, modes and world sizes in both."
-    assert said in terminal.write(render.document(compare(strong, weak)), 160)
-    assert said not in render.remarks(compare(strong, strong))
+    assert said in terminal.write(comparison.document(strong, weak), 160)
+    assert said not in comparison.remarks(compare(strong, strong))
 
 
 def test_all_three_forms_say_the_same() -> None:
-    found = compare(run_of(10.0), run_of(13.0, tolerance=0.1))
-    for text in (
-        terminal.write(render.document(found), 160),
-        markdown.write(render.document(found)),
-        html.write(render.document(found)),
-    ):
+    document = comparison.document(run_of(10.0), run_of(13.0, tolerance=0.1))
+    for text in (terminal.write(document, 160), markdown.write(document), html.write(document)):
         for words in ("10 [", "13 [", "1.300", "tolerance", "Runs of different hours differ by more"):
             assert words in text.replace("\\", "")
         assert "\x1b[" not in text
@@ -157,22 +151,20 @@ def test_all_three_forms_say_the_same() -> None:
 
 def test_nothing_in_a_record_becomes_markup() -> None:
     text = "\"><script>alert('x')</script>|`"
-    found = compare(records.hostile(text), records.hostile(text + "2"))
-    assert "<script" not in html.write(render.document(found))
-    assert "<script" not in FENCED.sub("", markdown.write(render.document(found)))
-    same = compare(records.hostile(text), records.hostile(text))
+    hostile, other = records.hostile(text), records.hostile(text + "2")
     on_one = sum(cell.world_size == 1 and cell.mode == "weak" for cell in records.full().cells)
-    assert len(same.pairs) == len(records.full().cells) - on_one
-    assert "<script" not in html.write(render.document(same))
-    assert "<script" not in FENCED.sub("", markdown.write(render.document(same)))
+    assert len(compare(hostile, hostile).pairs) == len(records.full().cells) - on_one
+    for second in (hostile, other):
+        document = comparison.document(hostile, second)
+        assert "<script" not in html.write(document)
+        assert "<script" not in FENCED.sub("", markdown.write(document))
 
 
 def test_thousands_of_cells_fit_one_page() -> None:
     cells = [records.cell(trainer=f"trainer-{number}") for number in range(3_000)]
-    found = compare(records.make(cells=cells), records.make(cells=cells))
-    page = html.write(render.document(found))
+    document = comparison.document(records.make(cells=cells), records.make(cells=cells))
+    page, summary = html.write(document), markdown.write(document)
     assert len(page) < 10_000_000
-    summary = markdown.write(render.document(found))
     assert "more left out here" in summary
     assert len(summary.encode()) <= MAX_BYTES
     assert "800 more are not shown" in page
