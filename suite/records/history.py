@@ -24,7 +24,7 @@ from suite.records.record import CellRecord, Environment, Machine, Record, Sessi
 from suite.verdict import Outcome
 from suite.verdict.metrics import Interval
 
-MAX_RUNS = 1_000  # newest
+MAX_RUNS = 300  # newest: about one for each pixel of a chart
 MAX_CELLS = 100
 MAX_REASON = 300
 PAGES = ("report.html", "summary.md", "record.json")  # of a run
@@ -37,7 +37,7 @@ class Digest(Record):
 
 
 class Figures(NamedTuple):
-    """What a curve shows of a cell in one run; of a thousand runs, whole cells would take most of a gigabyte."""
+    """What a curve shows of a cell in one run; whole cells of hundreds of runs would take hundreds of megabytes."""
 
     outcome: str
     sec_per_epoch: Interval
@@ -66,34 +66,24 @@ class PastRun:
         return {**self.environment.versions, "driver": self.machine.driver, "system": self.machine.system}
 
 
-@dataclass(frozen=True)
-class Point:
-    """One run's figures for a cell; `run` is its index in `History.runs`."""
-
-    run: int
-    outcome: str
-    sec_per_epoch: Interval
-    efficiency: Interval | None
-    accuracy: float | None
-    accepted: bool
-    pinned: bool
-
-
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """What changed on the machine with `run`, an index in `History.runs`: versions, or a host that is new."""
 
     run: int
     text: str
 
 
-@dataclass(frozen=True)
-class Series:
-    """One cell over the runs that measured it, oldest first; `place` is its trainer, workload, mode and world size."""
+class Series(NamedTuple):
+    """One cell over the runs that measured it; `place` is its trainer, workload, mode and world size.
+
+    `accepted` has the ids of its accepted runs, and `pin` that of the one which slow drift is measured against.
+    """
 
     name: str
     place: tuple[str, str, str, str]
-    points: tuple[Point, ...]
+    identity: Identity
+    accepted: frozenset[str]
+    pin: str | None
 
 
 class Skipped(NamedTuple):
@@ -172,7 +162,8 @@ def read(folder: Path) -> History:
             Series(
                 name if same_name[name] == 1 else f"{name} ({identity.definition})",
                 (trainers[identity.trainer], chosen[identity].workload, identity.mode, str(identity.world_size)),
-                _points(identity, runs, baseline),
+                identity,
+                *_accepted(identity, baseline),
             )
             for identity, name in names.items()
         ),
@@ -215,20 +206,11 @@ def _probes(cells: Iterable[CellRecord]) -> Iterable[CellRecord]:
         )
 
 
-def _points(identity: Identity, runs: Sequence[PastRun], baseline: Baseline) -> tuple[Point, ...]:
+def _accepted(identity: Identity, baseline: Baseline) -> tuple[frozenset[str], str | None]:
+    """Return the ids of a cell's accepted runs, and that of its pin."""
     holding = [run for run in baseline.runs if run.find(identity) is not None]
-    accepted = {run.run_id for run in holding}
     pin = next((run.run_id for run in holding if run.rebuildable), None)
-    return tuple(
-        Point(
-            run=number,
-            **run.cells[identity]._asdict(),
-            accepted=run.run_id in accepted,
-            pinned=run.run_id == pin,
-        )
-        for number, run in enumerate(runs)
-        if identity in run.cells
-    )
+    return frozenset(run.run_id for run in holding), pin
 
 
 def _events(runs: Sequence[PastRun]) -> Iterable[Event]:

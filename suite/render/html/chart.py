@@ -23,7 +23,7 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 346, 26, 190
 STYLES = MAX_SERIES // 2  # colours, markers and dashes; as many series again are drawn hollow
 MAX_NAME = 80  # characters of a series' name
 BAND_FROM = 30  # points: from here on an interval is a band, because whiskers would touch
-MAX_NUMBERS = 100  # rows of a chart's table, the last ones
+MAX_NUMBERS = 100  # points of a series that have a marker, and rows of a chart's table: the last ones
 MAX_TICKS = 10
 DODGE = 5  # pixels between series at the same place
 WIDEST = 0.75  # of its value: a whisker that is longer ends at the edge
@@ -55,7 +55,7 @@ def figure(chart: Chart) -> Markup:
     """Return the chart as a `<figure>` with its legend and a fold with its numbers."""
     x, y = axes(chart)
     points = [(series, point) for series in chart.series for point in series.points]
-    rows = [_row(chart, series, point) for series, point in points if series.kind != "ideal"]
+    told = [each for each in points if each[0].kind != "ideal"][-MAX_NUMBERS:]
     content = {
         "chart": chart,
         "size": (WIDTH, HEIGHT),
@@ -65,7 +65,7 @@ def figure(chart: Chart) -> Markup:
         "drawn": draw(chart),
         "marks": [(x(mark.x), mark.label) for mark in chart.marks],
         "left_out": sum(not _drawable(chart, point) for _, point in points),
-        "numbers": rows[-MAX_NUMBERS:],
+        "numbers": [_row(chart, series, point) for series, point in told],
     }
     return Markup(environment().get_template("chart.html.j2").render(content))  # noqa: S704 - the template escapes
 
@@ -112,7 +112,7 @@ def draw(chart: Chart) -> list[Drawn]:
         line = _path((dot.x, dot.y) for dot in dots) if series.joined and len(dots) > 1 else ""
         band = _band(dots) if len(dots) >= BAND_FROM else ""
         if len(dots) >= BAND_FROM:
-            dots = [dot._replace(low=None, high=None) for dot in dots]
+            dots = [dot._replace(low=None, high=None) for dot in dots[-MAX_NUMBERS:]]
         marker = None if series.kind == "ideal" else (place or 0) % STYLES
         styles = [] if place is None else [f"s{place % STYLES}", "second" if place >= STYLES else ""]
         style = " ".join(filter(None, [*styles, "" if series.kind == "measured" else series.kind]))

@@ -15,7 +15,7 @@ from suite.records import baselines, calibration, files, history
 from suite.records.files import RecordError, read_model
 from suite.records.history import Digest, Event, History
 from suite.records.record import Record, differences
-from suite.render import index
+from suite.render import html, pages
 from tests.support import records
 from tests.support.pages import Page
 from tests.support.records import KEY, keep, run_of
@@ -26,7 +26,11 @@ CELL = "ddp lenet strong, 2 devices"
 
 def times(found: History) -> list[float]:
     (series,) = found.cells
-    return [point.sec_per_epoch.estimate for point in series.points]
+    return [run.cells[series.identity].sec_per_epoch.estimate for run in found.runs]
+
+
+def page_of(found: History) -> str:
+    return html.write(pages.document(found))
 
 
 def test_a_cells_series_has_its_figures_in_the_order_of_the_runs(tmp_path: Path) -> None:
@@ -36,8 +40,7 @@ def test_a_cells_series_has_its_figures_in_the_order_of_the_runs(tmp_path: Path)
     assert [run.environment.commit for run in found.runs] == ["commit1", "commit2"]
     (series,) = found.cells
     assert series.name == CELL
-    assert [point.run for point in series.points] == [0, 1]
-    point = series.points[1]
+    point = found.runs[1].cells[series.identity]
     assert (point.sec_per_epoch.low, point.sec_per_epoch.high) == pytest.approx((13.3, 14.7))
     assert (point.efficiency.estimate, point.accuracy, point.outcome) == (0.8, 0.97, "NO BASELINE")
     assert found.runs[1].outcomes == {"NO BASELINE": 1}
@@ -132,8 +135,8 @@ def test_accepted_runs_and_the_pin_are_known_by_cell(tmp_path: Path) -> None:
     baselines.write(records.accepted(*runs[:2]), tmp_path)
     found = history.read(machine)
     assert [run.accepted for run in found.runs] == [True, True, False]
-    assert [point.accepted for point in found.cells[0].points] == [True, True, False]
-    assert [point.pinned for point in found.cells[0].points] == [True, False, False]
+    assert found.cells[0].accepted == {run.run_id for run in runs[:2]}
+    assert found.cells[0].pin == runs[0].run_id
 
 
 def test_an_unreadable_baseline_is_reported_and_the_history_is_kept(tmp_path: Path) -> None:
@@ -142,7 +145,7 @@ def test_an_unreadable_baseline_is_reported_and_the_history_is_kept(tmp_path: Pa
     found = history.read(machine)
     assert found.baseline_problem == "not a whole JSON file (truncated?); restore it, or remove it"
     assert len(found.runs) == 1
-    assert "Which runs are accepted is not known: baseline.json: not a whole" in index.render(found)
+    assert "Which runs are accepted is not known: baseline.json: not a whole" in page_of(found)
 
 
 def test_nothing_is_read_through_a_link_out_of_the_folder(tmp_path: Path) -> None:
@@ -191,7 +194,7 @@ def test_a_version_that_one_run_did_not_record_is_no_change() -> None:
 def test_the_page_shows_what_changed_on_the_machine_once_and_in_every_chart(tmp_path: Path) -> None:
     two = [records.cell(), records.cell(world_size=2)]
     runs = [run_of(day, cells=two, torch="2.13.0" if day < 3 else "2.15.0") for day in range(1, 5)]
-    page = Page(index.render(history.read(keep(tmp_path, *runs))))
+    page = Page(page_of(history.read(keep(tmp_path, *runs))))
     [table] = [found for found in page.all("table") if "Versions and hosts that changed" in found.text]
     assert re.sub(r"\s+", " ", table.text).endswith("3 2026-01-03 torch 2.13.0 → 2.15.0 ")
     assert [found.text.count("run 3: torch 2.13.0 → 2.15.0") for found in page.all("figure")] == [2, 2]
@@ -204,13 +207,13 @@ def test_more_runs_and_cells_than_a_page_holds_are_counted(tmp_path: Path, monke
     found = history.read(keep(tmp_path, *runs))
     assert [run.environment.commit for run in found.runs] == ["commit2", "commit3"], "the newest are kept"
     assert (found.older, len(found.cells), found.left_out) == (1, 3, 4)
-    page = index.render(found)
+    page = page_of(found)
     assert "Not on this page: 1 older run;" in page
     assert "Not on this page: 4 more cells;" in page
 
 
 def test_what_no_curve_shows_of_a_cell_is_not_kept(tmp_path: Path) -> None:
-    """A thousand runs of 64 cells took 730 MB."""
+    """Whole cells of a thousand runs took 730 MB."""
     long = "x" * 100_000
     machine = keep(tmp_path, *(run_of(day, cells=[records.cell(details=long)]) for day in range(1, 21)))
     history.read(machine)  # what a first call loads stays
@@ -228,7 +231,7 @@ def test_the_page_links_to_what_is_there_and_to_nothing_else(tmp_path: Path) -> 
     machine = keep(tmp_path, run_of(1), run_of(2))
     (machine / "runs" / run_of(2).run_id).rename(machine / "runs" / "odd # name?")
     (machine / "runs" / "odd # name?" / "report.html").write_text("")
-    links = [link.attributes["href"] for link in Page(index.render(history.read(machine))).all("a")]
+    links = [link.attributes["href"] for link in Page(page_of(history.read(machine))).all("a")]
     outside = [link for link in links if not link.startswith("#")]
     assert len(outside) == 3
     assert all((machine / unquote(link)).is_file() for link in outside)
@@ -237,12 +240,12 @@ def test_the_page_links_to_what_is_there_and_to_nothing_else(tmp_path: Path) -> 
 
 def test_the_page_shows_every_cell_with_its_points_and_what_was_accepted(tmp_path: Path) -> None:
     runs = [run_of(1, 13.0), run_of(2, 14.0)]
-    empty = index.render(history.read(tmp_path / KEY))
+    empty = page_of(history.read(tmp_path / KEY))
     assert "No run of this machine could be read yet." in empty
     assert "No cell was timed." in empty
     machine = keep(tmp_path, *runs)
     baselines.write(records.accepted(runs[0]), tmp_path)
-    page = index.render(history.read(machine))
+    page = page_of(history.read(machine))
     assert page.count("<figure") == 1
     assert "2 runs from 2026-01-01 to 2026-01-02 on 1 host, 1 of them accepted; 1 cell." in page
     assert "NO BASELINE, 2026-01-01, commit commit1, accepted, pinned" in page
@@ -257,7 +260,7 @@ def test_nothing_in_a_record_becomes_markup(tmp_path: Path) -> None:
     (machine / "runs" / "3<script>" / "record.json").write_text('{"<script>": 1}')
     found = history.read(machine)
     assert (len(found.runs), len(found.skipped)) == (2, 1)
-    page = index.render(found)
+    page = page_of(found)
     assert "<script" not in page
     assert "&lt;script&gt;" in page
 
@@ -266,7 +269,7 @@ def test_nothing_in_a_record_becomes_markup(tmp_path: Path) -> None:
 def test_any_finite_time_can_be_shown(tmp_path: Path, seconds: float) -> None:
     cell = records.cell(sec_per_epoch={"estimate": seconds, "low": -1e100, "high": 1e100})
     runs = [run_of(1, cells=[cell]), *(run_of(day, cells=[records.cell()]) for day in range(2, 31))]
-    assert "<figure" in index.render(history.read(keep(tmp_path, *runs)))
+    assert "<figure" in page_of(history.read(keep(tmp_path, *runs)))
 
 
 def test_two_hundred_runs_of_twelve_cells_fit_one_page(tmp_path: Path) -> None:
@@ -277,6 +280,6 @@ def test_two_hundred_runs_of_twelve_cells_fit_one_page(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         started = f"2026-01-01T{number // 60:02}:{number % 60:02}:00+00:00"
         (folder / "record.json").write_text(text.replace(records.STARTED, started, 1))
-    page = index.render(history.read(tmp_path / KEY))
+    page = page_of(history.read(tmp_path / KEY))
     assert len(re.findall("<figure", page)) == 10, "nine cells, and the plain trainer"
     assert len(page) < 10_000_000
