@@ -23,7 +23,7 @@ from suite.records import calibration
 from suite.records.calibration import ENOUGH, Calibration, Entry
 from suite.records.record import Environment
 from suite.render.document import Table
-from suite.render.screen import Screen
+from suite.render.terminal import Screen
 from suite.run import judging, samples
 from suite.run.observations import Observations
 from suite.verdict import FIRST_LOOK

@@ -28,7 +28,7 @@ from suite.records.record import Environment
 from suite.records.sweep import Setting, Sweep, Trained
 from suite.render import html, terminal
 from suite.render import sweep as render
-from suite.render.screen import shown
+from suite.render.terminal import shown
 from suite.room.devices import cuda_count
 from suite.run import preparing
 from suite.run.learning import Limits, NotScored, learn

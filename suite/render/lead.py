@@ -15,13 +15,7 @@ from rich.filesize import decimal
 from suite.plan.cells import SINGLE
 from suite.properties.answers import UNSEEN
 from suite.records import baselines, counters
-from suite.records.record import (
-    BarRecord,
-    CellRecord,
-    Machine,
-    Record,
-    oversubscribed_mark,
-)
+from suite.records.record import BarRecord, CellRecord, Machine, Record, oversubscribed_mark
 from suite.render import commands, figures
 from suite.render.document import Block, Facts, Fold, Lines, Step
 from suite.render.figures import interval, number, plural, size, some

@@ -13,7 +13,6 @@ from functools import singledispatch
 
 from suite.records.record import Record
 from suite.render import figures, report
-from suite.render.characters import intervals
 from suite.render.commands import fits
 from suite.render.document import (
     Block,
@@ -36,6 +35,7 @@ from suite.render.document import (
     Value,
     Verbatim,
 )
+from suite.render.scale import intervals
 
 MAX_BYTES = 60_000  # of the whole page, in UTF-8
 NOTE_BYTES = 64  # of the sentence on what was left out, and the empty line before it

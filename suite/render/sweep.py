@@ -7,20 +7,9 @@ from statistics import fmean, median, stdev
 
 from suite.plan.cells import short
 from suite.records.sweep import Sweep
-from suite.render.characters import sparkline
-from suite.render.document import (
-    MAX_SERIES,
-    Axis,
-    Chart,
-    Document,
-    First,
-    Point,
-    Section,
-    Series,
-    Table,
-    Text,
-)
+from suite.render.document import MAX_SERIES, Axis, Chart, Document, First, Point, Section, Series, Table, Text
 from suite.render.figures import commit, plural, versions
+from suite.render.scale import sparkline
 
 
 def document(sweep: Sweep, epochs: Sequence[int]) -> Document:

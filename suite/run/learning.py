@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from suite.processes.jobs import Epoch, Job, TrainingRecipe
-from suite.render.characters import sparkline
+from suite.render.scale import sparkline
 from suite.run.plan import FIRST_STEP_TIMEOUT_S
 from suite.run.session import Say
 

@@ -1,8 +1,6 @@
-"""Line charts and bars as inline SVG, made by templates, with their numbers in a table.
+"""Where everything in a line chart, and in the bars of a table, has its place; templates draw it as inline SVG.
 
-`figure` makes a `<figure>`: picture, legend, and a fold with the table. `strips` makes bars for the cells of a table,
-which has the numbers itself. Series differ in colour, marker and dash, so that colour is never needed.
-docs/adr/0015 says why this is not a library's.
+Series differ in colour, marker and dash, so that colour is never needed. docs/adr/0015 says why no library does this.
 """
 
 from __future__ import annotations
@@ -10,12 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from markupsafe import Markup
-
 from suite.render import scale
 from suite.render.document import MAX_SERIES, Axis, Chart, Point, Series, Span
 from suite.render.figures import number
-from suite.render.html.environment import environment, macro
 from suite.render.scale import Scale
 
 WIDTH, HEIGHT = 360, 230  # a picture is not magnified much, so that its text has about the size of the page's
@@ -51,12 +46,12 @@ class Drawn(NamedTuple):
     dots: list[Dot]
 
 
-def figure(chart: Chart) -> Markup:
-    """Return the chart as a `<figure>` with its legend and a fold with its numbers."""
+def content(chart: Chart) -> dict[str, object]:
+    """Return what `chart.html.j2` makes a `<figure>` of: the picture, its legend, and a fold with its numbers."""
     x, y = axes(chart)
     points = [(series, point) for series in chart.series for point in series.points]
     told = [each for each in points if each[0].kind != "ideal"][-MAX_NUMBERS:]
-    content = {
+    return {
         "chart": chart,
         "size": (WIDTH, HEIGHT),
         "box": {"left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM},
@@ -67,7 +62,6 @@ def figure(chart: Chart) -> Markup:
         "left_out": sum(not _drawable(chart, point) for _, point in points),
         "numbers": [_row(chart, series, point) for series, point in told],
     }
-    return Markup(environment().get_template("chart.html.j2").render(content))  # noqa: S704 - the template escapes
 
 
 def axes(chart: Chart) -> tuple[Scale, Scale]:
@@ -162,7 +156,18 @@ def _row(chart: Chart, series: Series, point: Point) -> tuple[str, str, str, str
     return _name(series), x, number(point.y, form), interval, point.note
 
 
-def strips(spans: Sequence[Span | None], rules: Sequence[float] = (), *, log: bool = False) -> Iterator[Markup]:
+class Strip(NamedTuple):
+    """A bar in a table's cell, in percent of the axis that all rows share; `rules` are lines across it."""
+
+    style: str
+    start: float | None
+    end: float | None
+    low: float | None
+    high: float | None
+    rules: list[float]
+
+
+def strips(spans: Sequence[Span | None], rules: Sequence[float] = (), *, log: bool = False) -> Iterator[Strip]:
     """Yield the bars of a table's rows, all on one axis, with a line across every row at each value of `rules`.
 
     None, or a span that has no place on the axis, makes an empty strip.
@@ -173,4 +178,4 @@ def strips(spans: Sequence[Span | None], rules: Sequence[float] = (), *, log: bo
     for span in spans:
         start, end, low, high = (_place(axis, value) for value in (span[:4] if span else (None,) * 4))
         style = "nothing" if span is None or start is None or end is None else span.style
-        yield macro("strip", style, start, end, low, high, lines)
+        yield Strip(style, start, end, low, high, lines)

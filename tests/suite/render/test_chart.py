@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suite.records.record import LARGEST
-from suite.render import scale
-from suite.render.document import Axis, Chart, Mark, Point, Series, Span
-from suite.render.html import chart
-from suite.render.html.chart import Drawn, draw, figure, strips
+from suite.render import html, scale
+from suite.render.document import Axis, Chart, Document, First, Mark, Point, Rules, Section, Series, Span, Table
+from suite.render.document import Drawn as DrawnValue
+from suite.render.html import chart, figure
+from suite.render.html.chart import Drawn, draw, strips
 from tests.support.pages import Page
 
 VALUES = st.floats(-LARGEST, LARGEST)
@@ -110,29 +111,31 @@ class TestFigure:
         assert cells == ["ddp", "two", "0.84", "[0.81, 0.87]", "4 sessions"]
 
     def test_values_without_a_place_are_counted(self) -> None:
-        html = figure(of(line("a", 1.0, -1.0, 0.0, math.inf), y=Axis("seconds", log=True)))
-        assert "3 of the values have no place on this axis; the table has them." in html
-        assert html.count("<circle") == 1
+        text = figure(of(line("a", 1.0, -1.0, 0.0, math.inf), y=Axis("seconds", log=True)))
+        assert "3 of the values have no place on this axis; the table has them." in text
+        assert text.count("<circle") == 1
 
     @given(st.lists(st.tuples(VALUES, VALUES, st.none() | VALUES, st.none() | VALUES), max_size=4), st.booleans())
     def test_any_values_of_a_record_can_be_drawn(
         self, values: list[tuple[float, float, float | None, float | None]], log: bool
     ) -> None:
         points = tuple(Point(*value) for value in values)
-        html = figure(of(Series("a", points), x=Axis("x", log=log), y=Axis("y", log=log)))
-        Page(html)
-        assert not re.search(r'(?:d|x\d?|y\d?|transform)="[^"]*(?:nan|inf)', html)
+        text = figure(of(Series("a", points), x=Axis("x", log=log), y=Axis("y", log=log)))
+        Page(text)
+        assert not re.search(r'(?:d|x\d?|y\d?|transform)="[^"]*(?:nan|inf)', text)
 
 
 def test_bars_of_a_table_share_one_axis_and_may_run_backwards() -> None:
-    bars = list(strips([Span(0.0, 10.0), Span(10.0, 15.0), Span(15.0, 10.0), None], (0.0,)))
-    (first, second, back) = (
-        [float(value) for value in re.findall(r'<rect x="([\d.]+)%" width="([\d.]+)%"', bar)[0]] for bar in bars[:3]
-    )
-    assert first[0] + first[1] == pytest.approx(second[0], abs=0.02)
-    assert second[1] == pytest.approx(first[1] / 2, abs=0.02)
-    assert back == second
-    assert all('<line class="rule" x1="0.0%"' in bar for bar in bars)
-    assert 'class="strip nothing"' in bars[3]
+    first, second, back, nothing = strips([Span(0.0, 10.0), Span(10.0, 15.0), Span(15.0, 10.0), None], (0.0,))
+    assert (first.start, first.end) == (first.rules[0], second.start)
+    assert first.end is not None
+    assert second.end == pytest.approx(first.end + (first.end - first.rules[0]) / 2)
+    assert (back.start, back.end) == (second.end, second.start)
+    assert nothing == ("nothing", None, None, None, None, first.rules)
     without, _ = strips([Span(0.0, 0.0), Span(1.0, 1.1)], log=True)
-    assert 'class="strip nothing"' in without, "zero has no place on a logarithmic axis"
+    assert without.style == "nothing", "zero has no place on a logarithmic axis"
+    table = Table("bars", ("cell", "time"), (("a", DrawnValue((Span(2.0, 1.0),))),), rules=Rules((0.0,)))
+    page = html.write(Document("t", First("", "t"), (Section("s", "S", (table,)),)))
+    [(left, width)] = re.findall(r'<rect x="([\d.]+)%" width="([\d.]+)%"', page)
+    assert float(left) == float(width) > 0, "from 2 back to 1, on an axis from 0"
+    assert '<line class="rule" x1="0.0%"' in page

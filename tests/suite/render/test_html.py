@@ -14,11 +14,11 @@ from markupsafe import Markup
 from suite.records import baselines
 from suite.records.baselines import Baseline
 from suite.records.record import LARGEST, Record
-from suite.render import figures, markdown, terminal
+from suite.render import figures, html, markdown, terminal
 from suite.render.document import CHARACTERS, FOLDED, SHOWN, Table
-from suite.render.first import sentence
-from suite.render.html import environment, render
+from suite.render.html import render
 from suite.render.lead import title
+from suite.render.report import sentence
 from suite.render.sections.scaling import AXES
 from suite.run import results
 from tests.golden import RUNS, load, replay
@@ -119,7 +119,7 @@ class TestColours:
     def test_all_text_and_all_lines_stand_out_in_both_themes(self) -> None:
         assert self.contrast("#000000", "#ffffff") == pytest.approx(21)
         assert self.contrast("#777777", "#ffffff") < 4.5 < self.contrast("#767676", "#ffffff")
-        style = (Path(environment.__file__).parent / "style.css").read_text()
+        style = (Path(html.__file__).parent / "style.css").read_text()
         blocks = re.findall(r":root \{([^}]*)\}", style)
         light, dark = (dict(re.findall(r"(--[\w-]+): (#[0-9a-f]{6});", block)) for block in blocks)
         assert light.keys() == dark.keys()
@@ -134,23 +134,23 @@ class TestColours:
 class TestHostileText:
     """Whatever text a record holds, the page has the same elements."""
 
-    @pytest.mark.parametrize("text", HOSTILE)
-    def test_no_text_changes_the_structure_and_every_output_can_be_written(self, text: str) -> None:
-        record, harmless = records.hostile(text), records.hostile("x" * len(text))
-        html = render(record, accepted(record))
-        assert Page(html).structure == Page(render(harmless, accepted(harmless))).structure
-        for shown in (html, markdown.render(record), terminal.render(record, 160, color=False)):
+    @pytest.mark.parametrize("hostile", HOSTILE)
+    def test_no_text_changes_the_structure_and_every_output_can_be_written(self, hostile: str) -> None:
+        record, harmless = records.hostile(hostile), records.hostile("x" * len(hostile))
+        text = render(record, accepted(record))
+        assert Page(text).structure == Page(render(harmless, accepted(harmless))).structure
+        for shown in (text, markdown.render(record), terminal.render(record, 160, color=False)):
             assert all(character.isprintable() or character == "\n" for character in shown), "nothing steers a terminal"
 
     def test_a_template_that_did_not_escape_would_be_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "Test CPU&lt;script&gt;alert(1)&lt;/script&gt;" in render(records.hostile(HOSTILE[0]))
-        monkeypatch.setattr(environment.environment(), "autoescape", False)
-        environment.environment().cache.clear()  # type: ignore[union-attr]
+        monkeypatch.setattr(html.environment(), "autoescape", False)
+        html.environment().cache.clear()  # type: ignore[union-attr]
         try:
-            html = render(records.hostile(HOSTILE[0]))
+            text = render(records.hostile(HOSTILE[0]))
         finally:
-            environment.environment().cache.clear()  # type: ignore[union-attr]
-        assert "<script" in html
+            html.environment().cache.clear()  # type: ignore[union-attr]
+        assert "<script" in text
 
 
 class TestExtremes:
@@ -201,9 +201,9 @@ class TestSize:
         cells = [records.cell(id=f"c{number}", trainer=f"t{number}", outcome="PASS") for number in range(10_000)]
         cells[7777] |= {"outcome": "FAIL"}
         record = records.make(cells=cells)
-        html, summary = render(record), markdown.render(record)
-        page = Page(html)
-        assert len(html) < 3_000_000
+        text, summary = render(record), markdown.render(record)
+        page = Page(text)
+        assert len(text) < 3_000_000
         assert page.all("title")[0].text == "Scaling: 1 FAIL, 9999 PASS"
         rows = [element.text for element in page.all("th") if "tbody" in element.ancestors]
         assert "c7777" in rows[0], "in the picture"
@@ -228,13 +228,13 @@ class TestSize:
         cells = [records.cell(id=f"{number}{flood}", **fields) for number in range(200)]
         changes = {"accuracies": [records.accuracy(trainer=flood)] * 200, "neighbours": [flood] * 200}
         record = records.make(cells=cells, settings=[flood], **changes)
-        html, summary = render(record), markdown.render(record)
-        assert len(html) < 10_000_000
-        assert "(cut here; record.json has it whole)" in html
+        text, summary = render(record), markdown.render(record)
+        assert len(text) < 10_000_000
+        assert "(cut here; record.json has it whole)" in text
         assert len(summary.encode()) <= markdown.MAX_BYTES
         assert summary.count("```") % 2 == 0
         assert summary.count("<details>") == summary.count("</details>")
-        assert len(environment.environment().from_string("{{ text }}").render(text=Markup("x" * 10_000))) == 10_000
+        assert len(html.environment().from_string("{{ text }}").render(text=Markup("x" * 10_000))) == 10_000
 
     def test_only_the_rows_that_fit_are_made_and_the_others_are_counted(self) -> None:
         made = (("x", str(number)) for number in range(100))

@@ -30,7 +30,7 @@ from suite.rank.arm import TimedArm, make_trainer, open_dataset, prepare_dataset
 from suite.rank.commands import State
 from suite.rank.timing import Others
 from suite.rank.training import Training
-from suite.render.characters import sparkline
+from suite.render.scale import sparkline
 from suite.room import accelerator
 from suite.run.learning import Curve, Limits, NotScored, OutOfTime, learn
 from suite.run.plan import FIRST_STEP_TIMEOUT_S

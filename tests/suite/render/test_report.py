@@ -11,7 +11,7 @@ import pytest
 from suite.records.record import Record
 from suite.render import html, markdown, terminal
 from suite.render.document import Chart, Intervals, Stack
-from suite.render.first import MOST, first, sentence
+from suite.render.report import MOST, first, sentence
 from suite.run import results
 from tests.golden import RUNS, load, replay
 from tests.support import records
