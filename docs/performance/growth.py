@@ -366,7 +366,7 @@ STUBS_SAID = """\
 **More ranks.** Processes that answer as ranks do and load no torch stand for them (`docs/performance/stub_ranks.py`);
 all of the controller's work is real:"""
 RUNS_SAID = f"""\
-**Records.** Runs of {OF_HISTORY} cells on one machine. A run ends with reading all of them and writing the machine's
+**Records.** Runs of {OF_HISTORY} cells on one machine. A run ends with reading the newest 300 and writing the machine's
 `index.html`; `python -m suite render` also writes the pages of every run again:"""
 NETS_SAID = f"""\
 **Nets.** A cell on one device with so many MB of parameters, and a batch of {BATCH_OF_NETS}. A step sleeps for
