@@ -23,7 +23,7 @@ from suite.cli.command import USAGE_ERROR, Stop, in_own_process, known_of, posit
 from suite.processes.folder import TemporaryFolder
 from suite.records import calibration
 from suite.records.record import Record
-from suite.render import job_summary
+from suite.render import markdown
 from suite.verdict import Outcome
 
 SUMMARY = "plant a slowdown and a wrong gradient; fail unless both turn the gate red"
@@ -178,7 +178,7 @@ def _pytest(gate_arguments: Sequence[str], arguments: Sequence[str]) -> int:
     """Run pytest in a process of its own and return its exit status; a `Stop` where an option is wrong."""
     command = [sys.executable, "-m", "pytest", *gate_arguments, *arguments]
     # A planted fault must not appear in the summary of a CI job.
-    environment = {name: value for name, value in os.environ.items() if name != job_summary.VARIABLE}
+    environment = {name: value for name, value in os.environ.items() if name != markdown.VARIABLE}
     # No deadline here: the gate has a budget, and each of its waits a deadline.
     status = in_own_process(command, environment=environment)
     if status == pytest.ExitCode.USAGE_ERROR:

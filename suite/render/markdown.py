@@ -1,15 +1,21 @@
 """A document as Markdown, for a CI job summary or a comment on a pull request.
 
-GitHub takes 65,536 characters for a comment, and 1 MiB for the summary of a step. A section that is too long for the
-former says how much was left out; the gravest cells come first, and the record has everything.
+GitHub takes 65,536 characters for a comment. A section that is too long for it says how much was left out; the gravest
+cells come first, and the record has everything. Of a step whose summaries, which are in the file that
+GITHUB_STEP_SUMMARY names, are larger than 1 MiB it shows nothing ("upload aborted, supports content up to a size of
+1024k"), so `publish` cuts the last one before a section, with a sentence that says so.
+
+Source: GitHub's documentation, "Workflow commands for GitHub Actions", "Adding a job summary".
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import singledispatch
+from pathlib import Path
 
 from suite.records.record import Record
 from suite.render import figures, report
@@ -37,6 +43,8 @@ from suite.render.document import (
 )
 from suite.render.scale import intervals
 
+VARIABLE = "GITHUB_STEP_SUMMARY"
+LIMIT_BYTES = 1024 * 1024  # of a step, and a step may run pytest more than once
 MAX_BYTES = 60_000  # of the whole page, in UTF-8
 NOTE_BYTES = 64  # of the sentence on what was left out, and the empty line before it
 MAX_TEXT = 2_000  # characters of one text
@@ -278,3 +286,56 @@ def _plain(value: str) -> str:
     """Return one line of limited length."""
     cut = value if len(value) <= MAX_TEXT else f"{value[:MAX_TEXT]} …"
     return figures.legible(" ".join(cut.splitlines()))
+
+
+def publish(summary: str, whole: Path, environment: Mapping[str, str] = os.environ) -> str:
+    """Append a summary in Markdown to the job's, where there is a job; `whole` is the file to be named where it is cut.
+
+    Returns:
+        Why the job does not have it, in a sentence; empty when it has it, or when this is no job. A file that cannot
+        be written never raises, because a measurement must not fail for it.
+    """
+    path = environment.get(VARIABLE, "")
+    if not path:
+        return ""
+    try:
+        with open(path, "ab") as file:
+            used = file.tell()
+            before = b"\n" if used else b""  # a heading begins on a line of its own
+            text = fit(summary, LIMIT_BYTES - used - len(before), whole)
+            if not text:
+                return f"{VARIABLE} {path}: {used} of {LIMIT_BYTES} bytes are used; the summary is only in {whole}"
+            file.write(before + text)
+    except OSError as error:
+        return f"{VARIABLE} {path}: {error.strerror}; the summary is only in {whole}"
+    return ""
+
+
+def fit(summary: str, most_bytes: int, whole: Path) -> bytes:
+    """Return as many whole sections of a summary as fit, in UTF-8; nothing where not even the first one does."""
+    encoded = summary.encode(errors="replace")
+    if len(encoded) <= most_bytes:
+        return encoded
+    note = f"**Cut here: GitHub shows {LIMIT_BYTES // 1024} KiB of a step. All of it is in {whole.name}.**\n".encode()
+    fitting = [end for end in _ends(encoded) if end + len(note) <= most_bytes]
+    return encoded[: fitting[-1]] + note if fitting else b""
+
+
+def _ends(encoded: bytes) -> Iterator[int]:
+    """Yield where a part ends: before a heading, and after a fold that is in no other.
+
+    A line of a code fence may look like either; no text in a summary has a fence's marks.
+    """
+    at, fenced, depth = 0, False, 0
+    for line in encoded.splitlines(keepends=True):
+        if line.startswith(b"```"):
+            fenced = not fenced
+        elif not fenced and line.startswith(b"## ") and depth == 0:
+            yield at
+        at += len(line)
+        if not fenced and line.startswith(b"<details>"):
+            depth += 1
+        elif not fenced and line == b"</details>\n":
+            depth -= 1
+            if depth == 0:
+                yield at

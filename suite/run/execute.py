@@ -30,7 +30,7 @@ from suite.records.files import (
     write_inside,
 )
 from suite.records.record import RECORD, CellRecord, CollectiveRecord, Record
-from suite.render import job_summary, pages
+from suite.render import markdown, pages
 from suite.render.figures import some
 from suite.room.limits import allow_descriptors
 from suite.run import campaign, forecast, results, samples
@@ -239,7 +239,7 @@ def _write(folder: Path, result: RunResult, baseline: Baseline) -> None:
     write_record(folder, result.record)
     pages.write_run(folder, result.record, baseline)
     summary = folder / pages.SUMMARY
-    result.job_summary = job_summary.publish(summary.read_text(encoding="utf-8"), summary)
+    result.job_summary = markdown.publish(summary.read_text(encoding="utf-8"), summary)
 
 
 def _write_index(machine: Path) -> None:

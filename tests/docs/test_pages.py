@@ -15,7 +15,7 @@ import pytest
 from suite.options import OPTIONS
 from suite.processes.hosts import ENDPOINT, JOINING, RUN_ID, SECRET
 from suite.records.record import CellRecord
-from suite.render.job_summary import VARIABLE
+from suite.render.markdown import VARIABLE
 from suite.room import devices
 from tests.mutants import entries
 from tests.support.project import REPOSITORY

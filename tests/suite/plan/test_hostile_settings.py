@@ -17,7 +17,7 @@ from suite.options import OPTIONS
 from suite.plan import floors, workloads
 from suite.processes.failure import harmless
 from suite.records.record import Record
-from suite.render import commands, job_summary
+from suite.render import commands, markdown
 from suite.room import nvml
 from suite.room.devices import Devices
 from suite.run import machine
@@ -145,7 +145,5 @@ def test_a_variable_of_the_environment_is_used_as_text(tmp_path: Path, value: st
     told = machine.variables(GPUS, {"NCCL_ALGO": value})
     assert json.dumps(told, ensure_ascii=False).encode()
     assert nvml.visible(["GPU-a", "GPU-b"], value) in ([], ["GPU-a"], ["GPU-b"], ["GPU-a", "GPU-b"])
-    said = job_summary.publish(
-        "# Scaling\n", tmp_path / "summary.md", {job_summary.VARIABLE: f"{tmp_path}/none/{value}"}
-    )
+    said = markdown.publish("# Scaling\n", tmp_path / "summary.md", {markdown.VARIABLE: f"{tmp_path}/none/{value}"})
     assert "the summary is only in" in said

@@ -24,7 +24,7 @@ from suite.plan.workloads import available as workloads_of
 from suite.processes.jobs import ScriptRun
 from suite.records.files import read_model
 from suite.records.record import CellRecord, Record
-from suite.render import job_summary
+from suite.render import markdown
 from suite.room import devices
 from suite.room.quiet import available_cores
 from suite.script.items import ITEMS, Verdict
@@ -93,7 +93,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             patch.setenv(stand_in.STEP_S, step_s)
             patch.setattr(devices, "available_cores", lambda: [0, 1])  # on one core, two workers have no efficiency
             patch.delenv("PYTEST_XDIST_WORKER", raising=False)  # beside which pytest-benchmark writes no file
-            patch.setenv(job_summary.VARIABLE, str(here / "job.md"))
+            patch.setenv(markdown.VARIABLE, str(here / "job.md"))
             files = [f"--benchmark-json={name}.json", f"--junitxml={name}.xml", "-p", "no:cacheprovider"]
             cells = ["--scaling-devices", "cpu:2", "--scaling-trainer", "ddp", "-k", "lenet-strong"]
             ended = pytest_run.run(["-p", stand_in.__name__, *cells, *files])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from suite.render import figures, html, markdown, terminal
-from suite.render.job_summary import LIMIT_BYTES, VARIABLE, fit, publish
+from suite.render.markdown import LIMIT_BYTES, VARIABLE, fit, publish
 from suite.render.sections.cells import table
 from tests.support import records
 

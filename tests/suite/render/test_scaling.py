@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from suite.records.record import Record
-from suite.render.projection import Point, project
+from suite.render.sections.exchange import Projected, project
 from suite.render.sections.scaling import Stop, device_s, stops
 from tests.support import records
 
@@ -65,7 +65,7 @@ def measured(
     )
 
 
-def at(k: int, **changes: Any) -> Point:
+def at(k: int, **changes: Any) -> Projected:
     """What is projected at k devices."""
     [found] = project(measured(**changes), (k,))
     assert not found.reason
