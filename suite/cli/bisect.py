@@ -70,7 +70,7 @@ def judge(
 
     Args:
         status: pytest's exit status.
-        record: of the run; None where no run began.
+        record: None where no run began.
         interrupted: by Ctrl-C.
         late: which of the commit's workers did not answer in time, in words; empty where all did.
         on_timeout: what such a commit is.

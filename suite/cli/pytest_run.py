@@ -35,9 +35,8 @@ _SILENT = ("-qq", "--disable-warnings")
 class Ended:
     """How a pytest run ended, and what it read or measured.
 
-    Attributes:
-        cells: that were selected, in pytest's order, where only the selection was wanted; empty where none was, or
-            requested devices are missing.
+    `cells` are those that were selected, in pytest's order, where only the selection was wanted; none are where
+    requested devices are missing.
     """
 
     status: int = 0  # pytest's exit status

@@ -138,12 +138,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def write_inside(folder: Path, path: Path, text: str) -> None:
-    """Write a file that belongs to a folder, which may itself be a link, as `write_atomically` does.
-
-    Raises:
-        OSError: as `write_atomically`.
-        RecordError: a link leads out of the folder.
-    """
+    """Write a file that belongs to a folder, which may itself be a link, as `write_atomically` and `require_inside`."""
     require_inside(folder, path.parent)
     write_atomically(path, text)
 

@@ -91,20 +91,14 @@ class Rules:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; `Table.of` makes one that a page can hold.
-
-    Attributes:
-        rows: what matters most first, the first `SHOWN` of them in view; the first column names the row.
-        numbers: columns that are set to the right.
-        dropped: how many further rows there are.
-    """
+    """A table; `Table.of` makes one that a page can hold. The first column names the row."""
 
     caption: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[Value, ...], ...]
-    numbers: frozenset[str] = frozenset()
+    rows: tuple[tuple[Value, ...], ...]  # what matters most first, the first `SHOWN` of them in view
+    numbers: frozenset[str] = frozenset()  # columns that are set to the right
     rules: Rules = field(default_factory=Rules)
-    dropped: int = 0
+    dropped: int = 0  # how many further rows there are
 
     @classmethod
     def of(
@@ -119,10 +113,7 @@ class Table:
     ) -> Table:
         """Return a table of the first rows, as many as a page can hold, without columns that are empty in all of them.
 
-        Args:
-            caption, columns, rows: of the table; no more rows are made than are kept.
-            numbers, rules: see `Table`.
-            total: how many rows there are; where it is not given, `rows` is a sequence.
+        No more rows are made than are kept; `total` is how many there are, where `rows` is no sequence.
         """
         if total is None:
             rows = list(rows)
@@ -184,19 +175,13 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Series:
-    """Points that belong together, drawn in the order given.
-
-    Attributes:
-        kind: "ideal" is a thin line without markers; "base" is hollow and dotted.
-        like: of a "base", the name of the series whose colour and marker it shares; grey without one.
-        joined: whether a line connects the points.
-    """
+    """Points that belong together, drawn in the order given."""
 
     name: str
     points: tuple[Point, ...]
-    kind: Literal["measured", "ideal", "base"] = "measured"
-    like: str = ""
-    joined: bool = True
+    kind: Literal["measured", "ideal", "base"] = "measured"  # the ideal has no markers, a base hollow ones and dots
+    like: str = ""  # of a "base", the name of the series whose colour and marker it shares; grey without one
+    joined: bool = True  # whether a line connects the points
 
 
 class Mark(NamedTuple):
@@ -208,30 +193,18 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Axis:
-    """What is along an edge.
+    """What is along an edge: round numbers where there are no `ticks`, or more than a chart shows."""
 
-    Attributes:
-        label: with the unit.
-        ticks: values and their wording; the axis has round numbers where there are none, or more than a chart shows.
-        include: values that must be in view.
-        form: format of the numbers in the table.
-    """
-
-    label: str
+    label: str  # with the unit
     log: bool = False
-    ticks: tuple[tuple[float, str], ...] = ()
-    include: tuple[float, ...] = ()
-    form: str = ".4g"
+    ticks: tuple[tuple[float, str], ...] = ()  # values and their wording
+    include: tuple[float, ...] = ()  # values that must be in view
+    form: str = ".4g"  # of the numbers in the table
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture, and its content in words for those who do not see it.
-
-    Attributes:
-        interval: what the bounds of its points are.
-        groups: the values of the filters of `Charts` that it belongs to.
-    """
+    """A picture, and its content in words for those who do not see it."""
 
     title: str
     x: Axis
@@ -239,8 +212,8 @@ class Chart:
     series: tuple[Series, ...]
     marks: tuple[Mark, ...] = ()
     description: str = ""
-    interval: str = "95 % interval"
-    groups: tuple[str, ...] = ()
+    interval: str = "95 % interval"  # what the bounds of its points are
+    groups: tuple[str, ...] = ()  # the values of the filters of `Charts` that it belongs to
 
 
 @dataclass(frozen=True)
@@ -372,31 +345,18 @@ class Section:
 
 @dataclass(frozen=True)
 class First:
-    """The first screen.
+    """The first screen."""
 
-    Attributes:
-        outcome: the gravest; empty where nothing was compared.
-        sentence: the answer.
-        summary: the cells by outcome, and how long it took.
-        notes: what a reader must know before anything else; mostly none.
-        pictures: of what was asked, and of where the time went.
-        why: what the second picture says, in words.
-        answers: to the questions "right?" and "how sure?".
-        steps: what to type next, the most useful first.
-        muted: what is not known, in one line.
-        about: what a heading begins with on a page that has others, such as "Scaling: ".
-    """
-
-    outcome: str
-    sentence: str
-    summary: str = ""
-    notes: tuple[str, ...] = ()
-    pictures: tuple[Chart | Intervals | Stack, ...] = ()
-    why: tuple[str, ...] = ()
-    answers: tuple[tuple[str, str], ...] = ()
-    steps: tuple[Step, ...] = ()
-    muted: str = ""
-    about: str = ""
+    outcome: str  # the gravest; empty where nothing was compared
+    sentence: str  # the answer
+    summary: str = ""  # the cells by outcome, and how long it took
+    notes: tuple[str, ...] = ()  # what a reader must know before anything else; mostly none
+    pictures: tuple[Chart | Intervals | Stack, ...] = ()  # of what was asked, and of where the time went
+    why: tuple[str, ...] = ()  # what the second picture says, in words
+    answers: tuple[tuple[str, str], ...] = ()  # to the questions "right?" and "how sure?"
+    steps: tuple[Step, ...] = ()  # what to type next, the most useful first
+    muted: str = ""  # what is not known, in one line
+    about: str = ""  # what a heading begins with on a page that has others, such as "Scaling: "
 
 
 @dataclass(frozen=True)

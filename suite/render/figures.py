@@ -142,13 +142,9 @@ def size(count: float) -> str:
 
 
 def interval(value: Interval | None, form: str, *, bounds: bool = True, factor: float = 1.0) -> str:
-    """Return an estimate with its interval: '0.84 [0.81, 0.87]'.
+    """Return an estimate with its interval, if it has one: '0.84 [0.81, 0.87]'; '-' for None.
 
-    Args:
-        value: without an interval the estimate is shown alone; None is shown as '-'.
-        form: the format of each number.
-        bounds: whether to show the interval.
-        factor: converts to the unit that is shown.
+    `form` is the format of each number, `bounds` whether to show the interval; `factor` converts to the unit shown.
     """
     if value is None:
         return "-"

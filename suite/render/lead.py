@@ -34,17 +34,11 @@ BY_SESSIONS = ("time", "drift", "floor", "accuracy")  # the rules that a longer 
 
 
 class Fact(NamedTuple):
-    """The answer to one question.
-
-    Attributes:
-        name: of the question.
-        lines: of the answer, at most `MOST`.
-        left_out: further lines, which the last one counts.
-    """
+    """The answer to one question, which `name` names."""
 
     name: str
-    lines: tuple[str, ...]
-    left_out: tuple[str, ...] = ()
+    lines: tuple[str, ...]  # at most `MOST`
+    left_out: tuple[str, ...] = ()  # further lines, which the last one counts
 
 
 def facts(record: Record, *sections: str) -> list[Fact]:

@@ -1,6 +1,7 @@
 """The pages of a report folder: of each run, of a machine's history, and of all machines.
 
-A machine's history has a curve for each cell, what changed on the machine, and its runs.
+A machine's history has a curve for each cell, what changed on the machine, and its runs. Whatever writes a page raises
+an OSError where its folder cannot be written.
 """
 
 from __future__ import annotations
@@ -53,9 +54,6 @@ def write_run(folder: Path, record: Record, baseline: Baseline | None) -> None:
     """Write the pages of a run into its folder.
 
     Of its machine's baseline only runs that were accepted before this one count: a page written again says the same.
-
-    Raises:
-        OSError: the folder cannot be written.
     """
     if baseline is not None:  # ids begin with the time of their run
         earlier = tuple(run for run in baseline.runs if run.run_id < record.run_id)
@@ -65,11 +63,7 @@ def write_run(folder: Path, record: Record, baseline: Baseline | None) -> None:
 
 
 def write_index(machine: Path) -> Path:
-    """Write a machine's history into its folder, and return its path.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Write a machine's history into its folder, and return its path."""
     path, above = machine / INDEX, (machine.parent / INDEX).is_file()
     links = (("../index.html", "All machines"),) if above else ()
     write_atomically(path, html.write(document(history.read(machine)), links, OF_RECORDS))
@@ -80,9 +74,6 @@ def write_overview(reports: Path) -> Path | None:
     """Write the page above all machines of a report folder, and return its path; None for a single machine.
 
     Only a command writes it: a run must not change a repository. A file that is not ours stays as it is.
-
-    Raises:
-        OSError: the folder cannot be written.
     """
     path, rows = reports / INDEX, list(_machines(reports))
     if len(rows) < 2 or (path.exists() and OVERVIEW not in path.read_text(encoding="utf-8", errors="replace")):

@@ -102,9 +102,7 @@ def _decades(scale: Scale) -> list[tuple[float, str]]:
 def sparkline(shares: Sequence[float], width: int = WIDTH) -> str:
     """Return shares of one as blocks, the lowest for 0 and the highest for 1, so that two curves can be compared.
 
-    Args:
-        shares: each from 0 to 1.
-        width: the largest number of blocks; of more shares, equally spaced ones are shown, including the last.
+    Of more shares than `width`, equally spaced ones are shown, including the last.
     """
     count = min(len(shares), width)
     shown = [shares[(number + 1) * len(shares) // count - 1] for number in range(count)]
@@ -112,15 +110,10 @@ def sparkline(shares: Sequence[float], width: int = WIDTH) -> str:
 
 
 def intervals(spans: Sequence[Span | None], rules: Rules, *, plain: bool = False, width: int = DRAWN) -> Iterator[str]:
-    """Yield each span in a line of so many characters, all on one axis.
+    """Yield each span in a line of so many characters, all on one axis; an empty line where it has no place there.
 
-    A dot has its interval to both sides; a line stands at the first rule, a dotted one at the others.
-
-    Args:
-        spans: None, or a span without a place on the axis, is an empty line.
-        rules: the axis.
-        plain: whether only ASCII may be used.
-        width: of each line.
+    A dot has its interval to both sides; a line stands at the first rule, a dotted one at the others. `plain` uses
+    ASCII alone.
     """
     dash, dot, line, dotted = "-o|:" if plain else "─●│┊"
     ends = [value for span in spans if span is not None for value in span[:4] if value is not None]

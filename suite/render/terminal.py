@@ -41,14 +41,7 @@ FILLS = "█▓▒░▚▞▄▌"
 
 
 def render(record: Record, width: int, *, color: bool, plain: bool = False) -> str:
-    """Return the first screen, the table, the answers, and the closing lines of the trained nets.
-
-    Args:
-        record: of the run.
-        width: columns of the terminal.
-        color: whether it shows colours.
-        plain: whether it shows ASCII only.
-    """
+    """Return the first screen, the table, the answers, and the closing lines of the trained nets, as in `Screen`."""
     screen, shown = Screen(width, color=color, plain=plain), first(record)
     screen.line("\n".join(first_screen(shown, plain=plain)))
     if record.cells:

@@ -57,13 +57,7 @@ def render(record: Record, baseline: Baseline | None = None) -> str:
 
 
 def write(document: Document, links: Sequence[tuple[str, str]] = (), made: str = "") -> str:
-    """Return a document as a page.
-
-    Args:
-        document: what it says.
-        links: address and text of other files.
-        made: a sentence on how the page is made.
-    """
+    """Return a document as a page; `links` are address and text of other files, `made` says how the page is made."""
     sections = [(section, _all(section.blocks)) for section in document.sections]
     first = document.first
     pictures = [(isinstance(picture, Stack), _html(picture)) for picture in first.pictures]

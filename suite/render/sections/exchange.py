@@ -219,11 +219,7 @@ def project(record: Record, world_sizes: Sequence[int] = WORLD_SIZES) -> tuple[P
 def _projected_points(
     cell: CellRecord, arm: ArmRecord | None, sweep: CollectiveRecord | None, world_sizes: Sequence[int]
 ) -> tuple[Projected, ...]:
-    """Return what to expect at the world sizes beyond the cell's own.
-
-    Raises:
-        ValueError: what is missing for it, in words.
-    """
+    """Return what to expect at the world sizes beyond the cell's own; a ValueError says what is missing for it."""
     waterfall, ring_s = cell.own_waterfall, None
     if arm is None or waterfall is None:
         raise ValueError(f"no waterfall: {cell.why('waterfall') or 'its step was not taken apart'}")
