@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from suite.__main__ import main
 from suite.records import files, record
 from suite.records.baselines import Baseline
 from suite.records.calibration import Calibration
@@ -181,13 +180,6 @@ def test_a_hostile_schema_version_is_refused(tmp_path: Path, model: type[BaseMod
         read_model(tmp_path / "file.json", model)
 
 
-@pytest.mark.parametrize("version", ["1" * 20, "1" * 400, "99", "-1", "5.0", "1e999", '"5"', "true"])
-@pytest.mark.parametrize("command", [["compare", "RECORD", "RECORD"], ["render", "RECORD"]])
-def test_every_command_that_reads_records_refuses_it(tmp_path: Path, command: list[str], version: str) -> None:
-    (tmp_path / "record.json").write_text(f'{{"schema_version": {version}}}')
-    assert main([str(tmp_path / "record.json") if word == "RECORD" else word for word in command]) == 4
-
-
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     made = records.make(seed=10**19)
     path = tmp_path / "machine" / "run" / "record.json"
@@ -240,20 +232,7 @@ def test_an_interval_is_kept_with_its_ends_and_its_numbers_are_bounded(tmp_path:
         ),
         (records.make().model_dump_json().replace("NO BASELINE", "GREAT"), "cells.0.outcome: Input should be"),
     ],
-    ids=[
-        "empty",
-        "truncated",
-        "deep",
-        "list",
-        "object",
-        "no version",
-        "version",
-        "digits",
-        "field",
-        "nan",
-        "large",
-        "outcome",
-    ],
+    ids=range(12),
 )
 def test_anything_else_is_refused_with_its_reason(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(RecordError, match=message):

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from suite import __main__
-from suite.cli import compare as command
+from suite.__main__ import main
 from suite.records.record import Record
 from suite.render import comparison, html, markdown, terminal
 from suite.render.comparison import around, compare
-from suite.render.markdown import MAX_BYTES
 from suite.verdict.metrics import Interval
 from tests.support import records
 from tests.support.records import KEY, keep
@@ -160,20 +158,9 @@ def test_nothing_in_a_record_becomes_markup() -> None:
         assert "<script" not in FENCED.sub("", markdown.write(document))
 
 
-def test_thousands_of_cells_fit_one_page() -> None:
-    cells = [records.cell(trainer=f"trainer-{number}") for number in range(3_000)]
-    document = comparison.document(records.make(cells=cells), records.make(cells=cells))
-    page, summary = html.write(document), markdown.write(document)
-    assert len(page) < 10_000_000
-    assert "more left out here" in summary
-    assert len(summary.encode()) <= MAX_BYTES
-    assert "800 more are not shown" in page
-
-
 @pytest.fixture
 def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with two runs, in which the command is known."""
-    monkeypatch.setitem(__main__.COMMANDS, "compare", command)
+    """A project with two runs."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\nscaling_report_dir = 'kept'\n")
     kept = (run_of(seconds, day=day, run_id=f"run-{day}") for day, seconds in ((1, 10.0), (2, 13.0)))
@@ -183,9 +170,9 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_runs_are_named_by_file_folder_or_id(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = reports / KEY / "runs" / "run-1"
     for first in (str(folder / "record.json"), str(folder), "run-1"):
-        assert __main__.main(["compare", first, "run-2"]) == 0
+        assert main(["compare", first, "run-2"]) == 0
         assert "1.300" in capsys.readouterr().out
-    assert __main__.main(["compare", "--scaling-report-dir", "kept", "--markdown", "run-1", "run-2"]) == 0
+    assert main(["compare", "--scaling-report-dir", "kept", "--markdown", "run-1", "run-2"]) == 0
     assert capsys.readouterr().out.startswith("# Two runs side by side\n")
 
 
@@ -195,17 +182,17 @@ def test_a_record_that_is_named_may_be_a_link_and_one_in_a_named_folder_may_not(
     folder = reports / KEY / "runs" / "run-1"
     kept = (folder / "record.json").rename(tmp_path / "elsewhere.json")
     (folder / "record.json").symlink_to(kept)
-    assert __main__.main(["compare", str(folder / "record.json"), "run-2"]) == 0
+    assert main(["compare", str(folder / "record.json"), "run-2"]) == 0
     for name in (str(folder), "run-1"):
-        assert __main__.main(["compare", name, "run-2"]) == 4
+        assert main(["compare", name, "run-2"]) == 4
         assert f"'{name}': expected a record.json, a run's folder" in capsys.readouterr().err
 
 
 def test_a_page_is_written_where_it_is_asked_for(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = reports / "new" / "compare.html"
-    assert __main__.main(["compare", "run-1", "run-2", "--html", str(page)]) == 0
+    assert main(["compare", "run-1", "run-2", "--html", str(page)]) == 0
     assert page.read_text().startswith("<!doctype html>")
-    assert __main__.main(["compare", "run-1", "run-2", "--html", str(reports)]) == 1
+    assert main(["compare", "run-1", "run-2", "--html", str(reports)]) == 1
     assert f"compare: {reports}: Is a directory; choose another --html" in capsys.readouterr().err
 
 
@@ -228,7 +215,7 @@ def test_usage_errors_have_exit_status_4(
         folder.mkdir(parents=True)
         (folder / "record.json").write_text("{")
     try:
-        status = __main__.main(["compare", *arguments])
+        status = main(["compare", *arguments])
     except SystemExit as ended:
         status = ended.code
     assert status == 4

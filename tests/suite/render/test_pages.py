@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from suite import __main__
-from suite.cli import render as render_command
+from suite.__main__ import main
 from suite.records.baselines import Baseline
 from suite.records.sweep import Setting
 from suite.render import html, pages, terminal
@@ -23,8 +22,7 @@ PAGES = {"report.html", "summary.md"}
 
 @pytest.fixture
 def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the report folder of a project with two runs, in which the command is known."""
-    monkeypatch.setitem(__main__.COMMANDS, "render", render_command)
+    """Return the report folder of a project with two runs."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\nscaling_report_dir = 'kept'\n")
     return keep(tmp_path / "kept", run_of(1), run_of(2)).parent
@@ -48,7 +46,7 @@ def written(folder: Path) -> set[str]:
 def test_records_are_named_by_file_or_folder(
     reports: Path, capsys: pytest.CaptureFixture[str], name: Callable[[Path], list[Path]], days: tuple[int, ...]
 ) -> None:
-    assert __main__.main(["render", *map(str, name(reports))]) == 0
+    assert main(["render", *map(str, name(reports))]) == 0
     assert f"render: {len(days)} run(s) written, 0 could not be read" in capsys.readouterr().out
     of_runs = {f"{run_of(day).run_id}/{page}" for day in days for page in PAGES}
     assert written(reports) == of_runs | {f"{KEY}/index.html"}
@@ -62,8 +60,8 @@ def test_links_lead_to_nothing_that_is_written_elsewhere(reports: Path, tmp_path
     (runs / "linked").symlink_to(elsewhere)
     (runs / "with-link").mkdir()
     (runs / "with-link" / "record.json").symlink_to(elsewhere / "record.json")
-    assert __main__.main(["render"]) == 0
-    assert __main__.main(["render", str(runs / "with-link" / "record.json")]) == 0, "this folder was named"
+    assert main(["render"]) == 0
+    assert main(["render", str(runs / "with-link" / "record.json")]) == 0, "this folder was named"
     assert written(tmp_path / "elsewhere") == set()
     assert written(runs / "with-link") == {"with-link/report.html", "with-link/summary.md"}
 
@@ -71,18 +69,18 @@ def test_links_lead_to_nothing_that_is_written_elsewhere(reports: Path, tmp_path
 def test_names_of_folders_do_not_steer_a_terminal_or_a_ci(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Such as a line that GitHub takes for a command."""
     (reports / KEY).rename(reports / "red\x1b[31m\n::error::planted")
-    assert __main__.main(["render"]) == 0
+    assert main(["render"]) == 0
     assert "red?[31m?::error::planted/index.html\n" in capsys.readouterr().out
     page = next(reports.rglob("report.html"))
     page.unlink()
     page.mkdir()
-    assert __main__.main(["render"]) == 1
+    assert main(["render"]) == 1
     assert "red?[31m?::error::planted/runs/" in capsys.readouterr().err
 
 
 def test_a_record_outside_of_a_report_folder_has_no_history(reports: Path, tmp_path: Path) -> None:
     (keep(tmp_path / "job", run_of(1)) / "runs" / run_of(1).run_id).rename(tmp_path / "taken-home")
-    assert __main__.main(["render", "taken-home"]) == 0
+    assert main(["render", "taken-home"]) == 0
     assert written(tmp_path) == {"taken-home/report.html", "taken-home/summary.md"}
 
 
@@ -93,18 +91,18 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_written(
     broken.mkdir()
     for path in (broken / "record.json", reports / KEY / "baseline.json"):
         path.write_text("{")
-    assert __main__.main(["render"]) == 0
+    assert main(["render"]) == 0
     captured = capsys.readouterr()
     assert "render: left out: " in captured.err
     assert "render: without what was accepted: " in captured.err
     assert "2 run(s) written, 1 could not be read" in captured.out
     assert "broken" in (reports / KEY / "index.html").read_text()
-    assert __main__.main(["render", str(broken)]) == 4, "it was asked for by name"
+    assert main(["render", str(broken)]) == 4, "it was asked for by name"
 
 
 def test_a_page_that_cannot_be_written_ends_with_one(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (reports / KEY / "runs" / run_of(1).run_id / "report.html").mkdir()
-    assert __main__.main(["render"]) == 1
+    assert main(["render"]) == 1
     assert "cannot be written: Is a directory" in capsys.readouterr().err
 
 
@@ -120,14 +118,14 @@ def test_usage_errors_end_with_four(
     reports: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     with pytest.raises(SystemExit, match="4"):
-        raise SystemExit(__main__.main(["render", *arguments]))
+        raise SystemExit(main(["render", *arguments]))
     assert message in capsys.readouterr().err
 
 
 def test_wrong_settings_end_as_in_pytest(reports: Path) -> None:
     Path("pyproject.toml").write_text("[tool.pytest.ini_options]\nscaling_tolerance = 'none'\n")
     with pytest.raises(SystemExit, match="4"):
-        __main__.main(["render"])
+        main(["render"])
 
 
 def test_a_page_shows_only_what_was_accepted_before_its_run(reports: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,13 +143,13 @@ def test_several_machines_have_a_page_above_them_which_replaces_no_page_of_the_u
     (reports / "moved").rename(other / "runs" / moved.run_id)
     (other / "runs" / moved.run_id / "record.json").write_text(moved.model_dump_json())
     for _ in range(2):
-        assert __main__.main(["render"]) == 0
+        assert main(["render"]) == 0
         page = (reports / "index.html").read_text()
         assert f'href="{KEY}/index.html"' in page
         assert f'href="{other.name}/index.html"' in page
     assert 'href="../index.html"' in (other / "index.html").read_text()
     (reports / "index.html").write_text("the user's own")
-    assert __main__.main(["render"]) == 0
+    assert main(["render"]) == 0
     assert (reports / "index.html").read_text() == "the user's own"
 
 
