@@ -171,9 +171,7 @@ def test_accepted_runs_keep_the_newest_accuracy_of_each_seed_on_one_device() -> 
     ("changes", "message"),
     [
         ({"machine_key": "another"}, f"baseline of machine another, not of {KEY}"),
-        ({"schema_version": 99}, "schema version 99 is newer"),
         ({"seconds": 0.0}, "sec_per_epoch: Input should be greater than or equal to 0.000000001"),
-        ({}, "not a whole JSON file"),
     ],
 )
 def test_a_foreign_or_broken_file_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -181,7 +179,7 @@ def test_a_foreign_or_broken_file_is_refused(tmp_path: Path, changes: dict[str, 
     content = json.loads(path.read_text())
     others = dict(changes)  # the parameter itself is every run's
     content["runs"][0]["cells"][0]["sec_per_epoch"] = others.pop("seconds", 13.0)
-    path.write_text(json.dumps(content | others) if "whole" not in message else "{")
+    path.write_text(json.dumps(content | others))
     with pytest.raises(RecordError, match=message):
         baselines.read(tmp_path, KEY)
 

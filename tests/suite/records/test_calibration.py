@@ -210,11 +210,7 @@ def _spoilt(**changes: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "not a whole JSON file"),
-        ("[]", "content: "),
         (calibrated().model_dump_json().replace("2xtest", "9xelse"), "calibrated on machine cpu-9xelse-0, this one is"),
-        (json.dumps(json.loads(calibrated().model_dump_json()) | {"schema_version": 99}), "newer than"),
-        (json.dumps(json.loads(calibrated().model_dump_json()) | {"extra": 1}), "extra: "),
         (_spoilt(locations=[0.0]), "entries.0.spread.locations: "),
         (_spoilt(locations=[float("nan")] * 12), "entries.0.spread.locations.0: "),
         (_spoilt(errors=[-1.0] * 12), "entries.0.spread.errors.0: "),

@@ -153,9 +153,6 @@ def test_several_machines_have_a_page_above_them_which_replaces_no_page_of_the_u
     assert (reports / "index.html").read_text() == "the user's own"
 
 
-HOSTILE = "<script>alert(1)</script>|`x`\n# heading"
-
-
 def reached(setting: Setting, seed: int) -> float:
     """Seed 2 is .02 better, a second device costs .04, and the higher rate .1."""
     return 0.88 + 0.02 * seed - 0.04 * (setting.world_size == 2) - 0.1 * (setting.lr > 0.1)
@@ -204,12 +201,6 @@ def test_the_page_has_the_table_and_a_curve_for_each_number_of_devices() -> None
     assert "Accuracy after 3 epochs" in text
     assert "k = 2, batch 64, learning rate 0.2: 0.770 [0.760, 0.780]" in text, "the lowest and the highest seed"
     assert "torch 2.15.0" in text
-
-
-def test_nothing_in_a_sweep_becomes_markup() -> None:
-    hostile = html.write(document(sweep(reached, trainer=HOSTILE, dataset=HOSTILE, failed=(HOSTILE,)), [EPOCHS]))
-    assert "&lt;script&gt;" in hostile
-    assert "<script>" not in hostile
 
 
 def test_a_sweep_without_nets_has_a_page() -> None:
