@@ -1,8 +1,7 @@
 """`python -m suite.cli.first_minutes`: try everything on a new machine, and write a page about it.
 
-The page says what works, what was measured, what is unusual about the machine, and what to run next. A step that fails
-or hangs does not stop the others. Nothing is accepted, and runs are kept in the page's folder. A machine needs it once,
-so it is no command of `python -m suite`.
+A step that fails or hangs does not stop the others. Nothing is accepted, and runs are kept in the page's folder. A
+machine needs it once, so it is no command of `python -m suite`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 Each version gets an environment of its own, made by uv and kept in the folder. Gradients, accuracy and efficiency are
 taken in each environment alone. Times and counters come from one run, in which the workers of both take turns.
-`tox -e versions` runs it. All arguments after `--` are pytest's.
-
-`VERSIONS` lists what this project supports; a test compares pyproject.toml, tox.ini, the workflow and the docs with it.
+`tox -e versions` runs it. All arguments after `--` are pytest's. `VERSIONS` lists what this project supports; a test
+compares pyproject.toml, tox.ini, the workflow and the docs with it.
 """
 
 from __future__ import annotations
@@ -136,9 +135,8 @@ def _rows(cell: CellRecord, sides: Sequence[Alone]) -> list[tuple[str, str, str,
     if len(cell.counters) > 1:
         changed = counters.changes(cell.counters["candidate"], cell.counters["base"])
         before, after = (_counted(cell.counters[side]) for side in ("base", "candidate"))
-        rows.append(
-            (f"{cell.label}: a step does", before, after, "; ".join(each.said for each in changed) or "the same")
-        )
+        said = "; ".join(each.said for each in changed) or "the same"
+        rows.append((f"{cell.label}: a step does", before, after, said))
     return rows if cell.world_size > 1 else [rows[0], *rows[2:]]
 
 

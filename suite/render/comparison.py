@@ -153,7 +153,7 @@ def _estimate(pair: Pair) -> float:
 def _apart(pairs: list[Pair]) -> Iterator[CellRecord]:
     """Yield the cell that differs most of those that both runs took apart, with the waterfalls of both."""
     apart = [pair for pair in pairs if pair.first.own_waterfall and pair.second.own_waterfall]
-    for pair in sorted(apart, key=lambda pair: abs(_estimate(pair) - 1.0))[-1:]:
+    for pair in sorted(apart, key=lambda pair: abs(_estimate(pair) - 1.0), reverse=True)[:1]:
         falls = {"second": pair.second.own_waterfall, "first": pair.first.own_waterfall}
         sides = [fall.model_copy(update={"side": side}) for side, fall in falls.items() if fall]
         yield pair.second.model_copy(update={"waterfalls": tuple(sides)})
