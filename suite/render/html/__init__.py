@@ -28,21 +28,16 @@ from suite.render.document import (
     Command,
     Document,
     Drawn,
-    Facts,
     Fold,
     Grid,
     Intervals,
-    Lines,
     Link,
     Piece,
     Rules,
     Span,
     Stack,
-    Steps,
     Table,
-    Text,
     Value,
-    Verbatim,
 )
 from suite.render.figures import legible, plural
 from suite.render.html import chart
@@ -71,15 +66,7 @@ def _all(blocks: Sequence[Block]) -> Markup:
 
 @singledispatch
 def _html(block: object) -> Markup:
-    raise TypeError(type(block))
-
-
-@_html.register(Text)
-@_html.register(Lines)
-@_html.register(Facts)
-@_html.register(Steps)
-@_html.register(Verbatim)
-def _words(block: Text | Lines | Facts | Steps | Verbatim) -> Markup:
+    """Return a part as the macro of its class's name makes it; those that need more have a function of their own."""
     return macro(type(block).__name__.lower(), block)
 
 
