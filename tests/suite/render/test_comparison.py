@@ -145,6 +145,11 @@ def test_all_three_forms_say_the_same() -> None:
         assert "\x1b[" not in text
 
 
+def test_of_cells_that_differ_alike_the_first_is_taken_apart() -> None:
+    *_, picture = comparison.document(records.full(), records.full()).first.pictures
+    assert picture.title == "Where the time of ddp-lenet-strong-2 went"
+
+
 @pytest.fixture
 def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with two runs."""

@@ -1,4 +1,4 @@
-"""The first screen of every output."""
+"""Answers in words, in every output: what a first run measured, what holds it back, and what a verdict says."""
 
 from __future__ import annotations
 
