@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from tests.right.masters import AdamMasters
+from tests.right.copies import AdamMasters
 
 KIND = "trainer"
 KILLED_BY = "gradient"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
-from tests.right.averages import Averaged
+from tests.right.copies import Averaged
 
 KIND = "trainer"
 KILLED_BY = "state"

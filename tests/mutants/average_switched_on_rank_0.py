@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
-from tests.right.averages import SwitchesToTheAverage
+from tests.right.copies import SwitchesToTheAverage
 
 KIND = "trainer"
 KILLED_BY = "replicas"

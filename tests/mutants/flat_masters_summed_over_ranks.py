@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
-from tests.right.masters import FlatMasters
+from tests.right.copies import FlatMasters
 
 KIND = "trainer"
 KILLED_BY = "gradient"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tests.right.by_hand import ByHand
-from tests.right.masters import AdamMasters
+from tests.right.copies import AdamMasters
 
 KIND = "trainer"
 KILLED_BY = "resume"

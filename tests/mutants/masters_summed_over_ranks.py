@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from tests.right.masters import Masters
+from tests.right.copies import Masters
 
 KIND = "trainer"
 KILLED_BY = "gradient"

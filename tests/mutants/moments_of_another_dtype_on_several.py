@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from tests.right.masters import Momentum, NarrowMoments
+from tests.right.copies import Momentum, NarrowMoments
 
 KIND = "trainer"
 KILLED_BY = "trajectory"

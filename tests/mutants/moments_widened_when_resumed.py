@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tests.right.masters import Momentum, NarrowMoments
+from tests.right.copies import Momentum, NarrowMoments
 
 KIND = "trainer"
 KILLED_BY = "resume"

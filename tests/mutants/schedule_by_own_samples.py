@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch.distributed as dist
 from torch import Tensor
 
-from tests.right.schedules import ScheduledBySamples
+from tests.right.by_hand import ScheduledBySamples
 
 KIND = "trainer"
 KILLED_BY = "replicas"

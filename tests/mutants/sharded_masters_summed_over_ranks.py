@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
-from tests.right.masters import ShardedMasters
+from tests.right.copies import ShardedMasters
 
 KIND = "trainer"
 KILLED_BY = "gradient"

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from tests.right.schedules import CountsSteps
+from tests.right.by_hand import CountsSteps
 
 KIND = "trainer"
 KILLED_BY = "state"

@@ -15,7 +15,7 @@ from suite.properties.case import Case, Net
 from suite.properties.contract import describe, load_trainer
 from suite.properties.hooks import Noise
 from tests import mutants
-from tests.support import exchanging_optimizers, step_trainers
+from tests.support import step_trainers
 
 CHECKED = ("trajectory", "replicas", "loss", "not_a_number")  # a trajectory begins with what "gradient" looks at
 
@@ -151,13 +151,13 @@ def test_right_trainers_with_a_loss_of_their_own_pass(bench: Bench, trainer: str
 CASE = Case(2, (3, 4), net=Net(hidden=(3,)))
 
 
-@pytest.mark.parametrize("trainer", ["InAHook", "InASubclass", "InAClosure", "NamedClosure"])
+@pytest.mark.parametrize("trainer", ["InAHook", "InASubclass", "InAClosure", "InANamedClosure"])
 def test_gradients_may_be_exchanged_inside_of_the_optimizer(bench: Bench, trainer: str) -> None:
-    assert not bench.search(f"{exchanging_optimizers.__name__}:{trainer}", "trajectory", examples=5).failure
+    assert not bench.search(f"{step_trainers.__name__}:Exchanges{trainer}", "trajectory", examples=5).failure
 
 
 @pytest.mark.parametrize("trainer", ["InAHookTwice", "InAClosureTwice"])
 def test_a_factor_that_adam_hides_is_seen_there_too(bench: Bench, trainer: str) -> None:
-    judgement = bench.judge(f"{exchanging_optimizers.__name__}:{trainer}", "gradient", CASE)
+    judgement = bench.judge(f"{step_trainers.__name__}:Exchanges{trainer}", "gradient", CASE)
     assert "that the optimizer is given" in judgement.finding
     assert judgement.suspects[0].startswith("2 times the right gradient: Adam divides a factor out again")

@@ -7,16 +7,16 @@ cases, and counts. Many are the base of a mutant in `tests.mutants`, which has o
 from __future__ import annotations
 
 _FILES = {
-    "by_hand": "ByHand WithReference",
+    "by_hand": "ByHand WithReference AccumulatesPlainly ScheduledBySamples CountsSteps WarmsUpFromZero ClipsByNorm "
+    "ClipsPlainly ClipsByUnit TrainsVectorsOnly",
     "optimizers": "Lion LionWithoutDecay LBFGS LBFGSWithLineSearch SharpnessAware MuonInTurns Adafactor Preconditioned "
     "RMSpropWithMomentum AMSGrad TwoOptimizers LARS LAMB Lookahead",
-    "masters": "Masters AdamMasters FlatMasters ShardedMasters NarrowMoments",
-    "averages": "Averaged AveragedOnRank0 AverageInBuffers SwitchesToTheAverage StochasticWeightAveraging",
-    "losses": "LearnedTemperature WeighsByLosses NormalisesByRunningLoss BalancesLoad MixesUp NoisyGradients",
-    "schedules": "ScheduledBySamples CountsSteps WarmsUpFromZero ClipsByNorm ClipsByUnit TrainsVectorsOnly",
-    "exchanges": "AveragesParameters OuterOptimizer InHooks InAsynchronousHooks StepsInBackward Wrapped "
+    "copies": "Masters AdamMasters FlatMasters ShardedMasters NarrowMoments Averaged AveragedOnRank0 AverageInBuffers "
+    "SwitchesToTheAverage StochasticWeightAveraging",
+    "losses": "LearnedTemperature WeighsByLosses WeighsPlainly NormalisesByRunningLoss BalancesLoad MixesUp "
+    "NoisyGradients",
+    "exchanges": "AveragesParameters OuterOptimizer InHooks InAsynchronousHooks HooksPlainly StepsInBackward Wrapped "
     "AccumulatesWithoutSync HookOfDDP ZeroRedundancy Joins ShardedAdamW",
-    "plainly": "ClipsPlainly WeighsPlainly HooksPlainly AccumulatesPlainly",
     "one_process": "ParameterServer ServesMomentum FlatViews ClipsSamples",
 }
 

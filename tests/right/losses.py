@@ -60,8 +60,22 @@ class WeighsByLosses(ByHand):
         return total
 
 
+class WeighsPlainly(WeighsByLosses):
+    """Samples weighed by their losses; the plain update has the weights of the whole minibatch at once."""
+
+    def reference_step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        """Take the step with the whole minibatch at once."""
+        losses = F.cross_entropy(self.net(X), y, reduction="none")
+        weights = (1 + losses.detach()) / (1 + losses.detach()).sum()
+        loss = self.whole((weights * losses).sum())
+        self.optimizer.step()
+        return loss
+
+
 class NormalisesByRunningLoss(ByHand):
     """The loss is divided by a running mean of earlier losses of all ranks, which is no parameter."""
+
+    saves = (*ByHand.saves, "running")
 
     def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
         super().__init__(model, devices, lr=lr)
@@ -78,19 +92,14 @@ class NormalisesByRunningLoss(ByHand):
         dist.all_reduce(total)
         return total
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "running": self.running}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.running = state["running"]
-
 
 class BalancesLoad(ByHand):
     """A bias that no gradient reaches: after each step, classes that were predicted too often get less of it.
 
     As in load balancing without an auxiliary loss (Wang et al. 2024, arXiv:2408.15664), with classes for experts.
     """
+
+    saves = (*ByHand.saves, "bias")
 
     rate = 0.05
 
@@ -113,19 +122,14 @@ class BalancesLoad(ByHand):
         dist.all_reduce(chosen)
         return chosen
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "bias": self.bias}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.bias = state["bias"]
-
 
 class MixesUp(ByHand):
     """Mixup (Zhang et al. 2017, arXiv:1710.09412) with partners from the whole minibatch, gathered from all ranks.
 
     The permutation and the share come from a generator that all ranks seed alike.
     """
+
+    saves = (*ByHand.saves, "shared")
 
     def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
         super().__init__(model, devices, lr=lr)
@@ -148,16 +152,11 @@ class MixesUp(ByHand):
         dist.all_reduce(whole)
         return whole
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "shared": self.shared.get_state()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.shared.set_state(state["shared"])
-
 
 class NoisyGradients(ByHand):
     """Adds noise to the exchanged gradients, from a generator that all ranks seed alike."""
+
+    saves = (*ByHand.saves, "shared")
 
     def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
         super().__init__(model, devices, lr=lr)
@@ -168,10 +167,3 @@ class NoisyGradients(ByHand):
         for param in self.trained:
             noise = torch.randn(param.shape, dtype=torch.float64, generator=self.shared)
             param.grad.add_(0.01 * noise.to(param.dtype))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "shared": self.shared.get_state()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.shared.set_state(state["shared"])

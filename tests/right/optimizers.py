@@ -131,6 +131,8 @@ class Preconditioned(ByHand):
     As usual, a matrix with a side of more than `longest` takes a plain step.
     """
 
+    saves = (*ByHand.saves, "statistics")
+
     eps, longest = 1e-4, 64
 
     def made(self, lr: float) -> torch.optim.Optimizer:
@@ -155,13 +157,6 @@ class Preconditioned(ByHand):
         values, vectors = torch.linalg.eigh(square)
         return vectors * values.clamp(min=self.eps) ** -0.25 @ vectors.mT
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "statistics": self.statistics}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.statistics = state["statistics"]
-
 
 class RMSpropWithMomentum(ByHand):
     """torch's RMSprop with momentum, whose root of the second moment has no correction for its start."""
@@ -180,6 +175,8 @@ class AMSGrad(ByHand):
 class TwoOptimizers(ByHand):
     """Matrices by AdamW, vectors by SGD with momentum: two optimizers that step in turn."""
 
+    saves = (*ByHand.saves, "second")
+
     def made(self, lr: float) -> torch.optim.Optimizer:
         vectors = [param for param in self.trained if param.ndim < 2]
         self.second = torch.optim.SGD(vectors, lr, momentum=0.9)
@@ -188,13 +185,6 @@ class TwoOptimizers(ByHand):
     def update(self) -> None:
         super().update()
         self.second.step()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "second": self.second.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.second.load_state_dict(state["second"])
 
 
 class LARS(ByHand):
@@ -228,6 +218,8 @@ class LAMB(ByHand):
 class Lookahead(ByHand):
     """Zhang et al. 2019 (arXiv:1907.08610): every second step the weights go half of the way back to slow ones."""
 
+    saves = (*ByHand.saves, "steps", "slow")
+
     def made(self, lr: float) -> torch.optim.Optimizer:
         self.steps, self.slow = 0, [param.detach().clone() for param in self.trained]
         return super().made(lr)
@@ -240,10 +232,3 @@ class Lookahead(ByHand):
                 for param, slow in zip(self.trained, self.slow, strict=True):
                     slow.lerp_(param, 0.5)
                     param.copy_(slow)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "steps": self.steps, "slow": self.slow}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.steps, self.slow = state["steps"], state["slow"]

@@ -6,7 +6,7 @@ Not covered: a process for all devices, and parameters that are kept in shards b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -15,28 +15,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reference.scatter import shard_bounds
+from tests.right.by_hand import ByHand
 
 
-class WholeStep:
+class WholeStep(ByHand):
     """SGD with momentum, in micro-batches, with a loss scale, a skip, clipping by the global norm, and a schedule.
 
     A step whose gradient is not a number is skipped on all ranks, and halves the scale. It is decided on the exchanged
     gradient, so all ranks decide alike.
     """
 
-    processes = "per-device"
-    oracle: Literal["sgd", "self"] = "self"
+    saves = (*ByHand.saves, "schedule", "scale")
     micro_batches = 3
     momentum, decay, max_norm = 0.9, 0.8, 0.2
     scale = 2.0**10  # a power of two, so that scaling rounds nothing
 
-    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
-        self.net = model.to(devices[0])
-        for tensor in self.net.state_dict().values():
-            dist.broadcast(tensor, src=0)
-        self.trained = [param for param in self.net.parameters() if param.requires_grad]
-        self.optimizer = torch.optim.SGD(self.trained, lr, momentum=self.momentum)
-        self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, self.decay)
+    def made(self, lr: float) -> torch.optim.Optimizer:
+        """Return the optimizer, and set its schedule."""
+        optimizer = torch.optim.SGD(self.trained, lr, momentum=self.momentum)
+        self.schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, self.decay)
+        return optimizer
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         for param in self.trained:
@@ -90,10 +88,6 @@ class WholeStep:
         """Scale the gradients to a global norm of `max_norm` at most."""
         nn.utils.clip_grad_norm_(self.trained, self.max_norm)
 
-    def update(self) -> None:
-        """Take the optimizer's step."""
-        self.optimizer.step()
-
     def advance(self) -> None:
         """Advance the schedule."""
         self.schedule.step()
@@ -103,32 +97,10 @@ class WholeStep:
         if skipped:
             self.scale /= 2
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what this rank goes on from."""
-        return {
-            "net": self.net.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "schedule": self.schedule.state_dict(),
-            "scale": self.scale,
-            "generator": torch.get_rng_state(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned on this rank."""
-        self.net.load_state_dict(state["net"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.load_state_dict(state["schedule"])
-        self.scale = state["scale"]
-        torch.set_rng_state(state["generator"])
-
     @property
     def grads(self) -> list[Tensor]:
         """The gradients of all trained parameters."""
         return [param.grad for param in self.trained if param.grad is not None]
-
-    @property
-    def replicas(self) -> list[nn.Module]:
-        return [self.net]
 
 
 class OwnOverflow(WholeStep):
@@ -383,6 +355,7 @@ class NoisyLoss(PlainStep):
     """Adds noise to its outputs, from a generator of its own that every rank seeds apart."""
 
     oracle: Literal["sgd", "self"] = "self"
+    saves = (*PlainStep.saves, "source")
     micro_batches = 1
 
     def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
@@ -392,15 +365,6 @@ class NoisyLoss(PlainStep):
     def generator(self) -> torch.Generator:
         """Return a generator that no other rank has."""
         return torch.Generator().manual_seed(dist.get_rank())
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what this rank goes on from."""
-        return {**super().state_dict(), "source": self.source.get_state()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned on this rank."""
-        super().load_state_dict(state)
-        self.source.set_state(state["source"])
 
     def backward(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         """Add the scaled gradient of some samples, and return their share of the loss."""
@@ -441,3 +405,76 @@ class Gather(torch.autograd.Function):
     def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         """Every rank has the loss of all samples, so the derivative of its own part is complete."""
         return grad[ctx.mine], None, None  # type: ignore[attr-defined]
+
+
+class ExchangesInAHook(ByHand):
+    """A hook of the optimizer exchanges the gradients."""
+
+    def made(self, lr: float) -> torch.optim.Optimizer:
+        optimizer = super().made(lr)
+        optimizer.register_step_pre_hook(lambda *_: self.exchange())
+        return optimizer
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        loss = self.backward(X, y, global_batch_size)
+        self.update()
+        return loss
+
+
+class _Exchanging(torch.optim.Adam):
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for param in group["params"]:
+                dist.all_reduce(param.grad)
+        return super().step(closure)
+
+
+class ExchangesInASubclass(ExchangesInAHook):
+    """The optimizer's own class exchanges the gradients, as in Horovod."""
+
+    def made(self, lr: float) -> torch.optim.Optimizer:
+        return _Exchanging(self.trained, lr)
+
+
+class ExchangesInAClosure(ByHand):
+    """The optimizer makes the gradients itself."""
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        losses: list[Tensor] = []
+
+        def closure() -> float:
+            losses.append(self.backward(X, y, global_batch_size))
+            self.exchange()
+            return 0.0
+
+        self.call(closure)
+        for param in self.trained:
+            param.grad = None
+        return losses[-1]
+
+    def call(self, closure: Callable[[], float]) -> None:
+        """Call the optimizer."""
+        self.optimizer.step(closure)
+
+
+class ExchangesInANamedClosure(ExchangesInAClosure):
+    """The closure is given by its name."""
+
+    def call(self, closure: Callable[[], float]) -> None:
+        self.optimizer.step(closure=closure)
+
+
+class _Twice(ByHand):
+    """Wrong: summed and multiplied by the world size, which Adam divides out again but for its eps."""
+
+    def exchange(self) -> None:
+        super().exchange()
+        torch._foreach_mul_([param.grad for param in self.trained], dist.get_world_size())
+
+
+class ExchangesInAHookTwice(ExchangesInAHook, _Twice):
+    """Wrong as `_Twice`."""
+
+
+class ExchangesInAClosureTwice(ExchangesInAClosure, _Twice):
+    """Wrong as `_Twice`."""
