@@ -78,14 +78,12 @@ class Observed:
     Attributes:
         file: on the rank's host; `suite.rank.kept` wrote it.
         raised: None, or {"where", "error", "traceback"} of the exception that ended the trainer.
-        plain: whether its `reference_step` trained.
         returned: whether every step returned a loss.
         training: of a user's own model, whether a module was in training mode in a forward.
     """
 
     file: str
     raised: dict[str, str] | None = None
-    plain: bool = False
     returned: bool = True
     training: bool = False
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from suite.properties.answers import RIGHT, Judgement
-from suite.properties.modules import Record, learned_anything
 from suite.properties.suspects import factor
 from suite.properties.tolerance import half_the_digits, roundoff
 
+Record = dict[str, Any]  # what `suite.rank.own_model.train` returns of a rank
 # A model may compute parts in float32 whatever its parameters are, as many normalisations and losses do.
 PRECISION = torch.float32
 STEPS = "[tool.scaling.workloads.NAME.correctness] steps"
@@ -224,8 +224,8 @@ def _learned(alone: Record) -> Judgement:
     """Judge the record of one device: wrong where nothing was learned; a note on parameters that never moved.
 
     Args:
-        alone: as `suite.properties.modules.observe` returns it; the last of its "learned" may be of steps that only one
-            device trained, because none before had taught it anything.
+        alone: the last of its "learned" may be of steps that only one device trained, because none before had taught
+            it anything.
     """
     steps, names, trains = alone["learned"], alone["parameters"], len(alone["steps"])
     if not names:
@@ -247,6 +247,11 @@ def _learned(alone: Record) -> Judgement:
             f"device the first is that of step {first}; set {STEPS} = {first + 2}"
         )
     return _unmoved(names, steps)
+
+
+def learned_anything(step: Record) -> bool:
+    """Return whether a step moved a parameter, other than by weight decay alone."""
+    return any(name in step["nonzero"] or name not in step["given"] for name in step["moved"])
 
 
 def _kept_from_learning(alone: Record) -> tuple[str, ...]:

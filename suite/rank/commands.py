@@ -337,7 +337,7 @@ def observe(state: State, arm: CaseJob, case: dict[str, Any], check: str, plain:
     seen, state.loss = observation.observe(trainer, devices, Case.from_json(case), state.rank, check=check, plain=plain)
     state.oracle = getattr(trainer, "oracle", "sgd")
     returned = None not in seen["losses"]
-    return Observed(state.keep(seen, name), seen["raised"], plain=seen["plain"], returned=returned)
+    return Observed(state.keep(seen, name), seen["raised"], returned=returned)
 
 
 def train_model(state: State, arm: ModelJob, name: str) -> Observed:

@@ -58,7 +58,7 @@ class InThisProcess(Bench):
         devices = [torch.device("cpu")] * case.world_size
         seen, self._loss = observe(made, devices, case, check=check, plain=plain)
         self._seen[name], self._oracle = seen, getattr(made, "oracle", "sgd")
-        return None, [Observed(name, seen["raised"], plain=seen["plain"], returned=None not in seen["losses"])]
+        return None, [Observed(name, seen["raised"], returned=None not in seen["losses"])]
 
     def _asked(self, group: Any, check: str, case: Case, variants: int, files: dict[str, list[str]]) -> Judgement:
         records: dict[str, Any] = {part: [self._seen[name] for name in names] for part, names in files.items()}

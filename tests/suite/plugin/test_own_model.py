@@ -19,7 +19,7 @@ from suite.plan.workloads import BUILT_IN, Checked, Workload
 from suite.processes.failure import WorkerFailure
 from suite.properties import contract
 from suite.properties.answers import OWN_SIGNATURE, RIGHT, SHARED_DRAWS, Judgement
-from suite.properties.modules import rows_of
+from suite.rank.own_model import rows_of
 from tests.support import own_models, own_signatures, step_trainers, texts
 from tests.support.project import Project
 
