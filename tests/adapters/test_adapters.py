@@ -1,21 +1,25 @@
-"""The adapters of docs/adapters on real gloo ranks, with the real libraries: `tox -e adapters`."""
+"""The adapters of docs/adapters and scripts that use other libraries, on real gloo ranks: `tox -e adapters`."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from suite.checks import draw
+from suite.checks import draw, script
 from suite.checks.bench import MOST_RANKS, Bench
 from suite.checks.draw import CHECKS
+from suite.plan import scripts
 from suite.processes.failure import WorkerFailure
 from suite.properties.case import Case
+from tests.scripts import BATCH
+from tests.scripts import FOLDER as SCRIPTS
 from tests.support.project import REPOSITORY
 
-pytest.importorskip("lightning", reason="needs the libraries of tox -e adapters")
+needs_libraries = pytest.mark.skipif(find_spec("lightning") is None, reason="needs the libraries of tox -e adapters")
 
 FOLDER = REPOSITORY / "docs" / "adapters"
 ADAPTERS = sorted(path.stem for path in FOLDER.glob("with_*.py"))
@@ -38,6 +42,7 @@ SINGLE_PRECISION = {
 }
 
 
+@needs_libraries
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_an_adapter_passes_the_checks(adapter: str, check: str, bench: Bench) -> None:
@@ -50,6 +55,7 @@ def test_an_adapter_passes_the_checks(adapter: str, check: str, bench: Bench) ->
         assert failure == ""
 
 
+@needs_libraries
 @pytest.mark.parametrize(("adapter", "check"), sorted(SINGLE_PRECISION))
 def test_an_adapter_of_single_precision_passes_the_checks_in_float32(adapter: str, check: str, bench: Bench) -> None:
     cases = draw.cases(check, MOST_RANKS, "sgd").map(lambda case: replace(case, dtype="float32"))
@@ -64,3 +70,14 @@ def test_an_adapter_of_single_precision_passes_the_checks_in_float32(adapter: st
             judge()
     else:
         judge()
+
+
+@pytest.mark.parametrize(("library", "red"), [("accelerate", {"schedule"}), ("lightning", set())])
+def test_a_script_of_a_library_is_checked_as_it_is(library: str, red: set[str], bench: Bench) -> None:
+    pytest.importorskip(library, reason="needs the libraries of tox -e adapters")
+    name = {"lightning": "with_fabric"}.get(library, f"with_{library}")
+    named = scripts.named(f"{SCRIPTS / name}.py --batch_size {{batch}}", {}, BATCH)
+    checked = script.check(bench.pool, bench.devices, named, 2, SCRIPTS)
+    assert checked.failure == ""
+    assert {item for item, verdict in checked.verdicts.items() if verdict.finding} == red
+    assert {item for item, verdict in checked.verdicts.items() if verdict.unchecked} == {"random"}

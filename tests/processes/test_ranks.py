@@ -149,7 +149,7 @@ def test_no_rank_and_no_device_are_refused(on_ranks: OnRanks, world_size: int, n
 def test_a_module_of_a_package_is_named_and_any_other_is_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert named(mean) == (f"{__name__}:mean", str(Path(__file__).parents[3]))
+    assert named(mean) == (f"{__name__}:mean", str(Path(__file__).parents[2]))
     (tmp_path / "alone.py").write_text("def f(): ...\n")
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("def f(): ...\n")
