@@ -16,6 +16,12 @@ from tests.support.tampering import tampered
 pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
 
 
+def share(seen: Observation) -> None:
+    """Say that the first step's samples went through the net in two parts, of four samples and of the others."""
+    [entry] = seen["log"][0]
+    seen["log"][0] = [{**entry, "samples": entry["samples"][:4]}, {**entry, "samples": entry["samples"][4:]}]
+
+
 @pytest.mark.parametrize(("name", "start"), [("running_mean", 0.0), ("running_var", 1.0)])
 def test_running_statistics_that_stay_at_their_start_are_lost(name: str, start: float) -> None:
     case = Case(1, (6,), net=Net(hidden=(3,), norm="batch"))
@@ -40,10 +46,6 @@ def test_a_sample_that_the_net_never_saw_is_found_to_be_missing() -> None:
 def test_a_shard_of_one_sample_has_no_statistics_to_compare_with() -> None:
     """Normalised over all ranks, its gradient is right."""
     case = Case(1, (5,), net=Net(hidden=(3,), norm="batch"))
-
-    def share(seen: Observation) -> None:
-        [entry] = seen["log"][0]
-        seen["log"][0] = [{**entry, "samples": entry["samples"][:4]}, {**entry, "samples": entry["samples"][4:]}]
 
     assert judge("batch_norm", tampered(share, case=case)).note == "batch normalisation over the whole minibatch"
 
@@ -71,10 +73,6 @@ class ByShardLater(Scratch):
 def test_statistics_are_of_the_same_kind_in_every_step() -> None:
     case = Case(2, (8, 8), net=Net(hidden=(3,), norm="batch"))
     assert judge("batch_norm", tampered(lambda seen: None, Scratch, case)).note == "batch normalisation by shard"
-
-    def share(seen: Observation) -> None:
-        [entry] = seen["log"][0]
-        seen["log"][0] = [{**entry, "samples": entry["samples"][:4]}, {**entry, "samples": entry["samples"][4:]}]
 
     finding = judge("batch_norm", tampered(share, ByShardLater, case)).finding
     assert finding == "step 1: batch normalisation by shard, and earlier steps were over the whole minibatch"

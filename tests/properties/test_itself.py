@@ -18,35 +18,7 @@ from suite.properties.trainer import CONDITIONED
 from tests.support.trainers_under_test import Adam
 
 HERE = f"{__name__}:"
-
-
-class MeanOfShardMeans(Adam):
-    """Wrong: every rank's mean has the same weight, whatever its number of samples."""
-
-    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        self.optimizer.zero_grad()
-        loss = F.cross_entropy(self.net(X), y, reduction="sum") / max(1, len(y))
-        loss.backward()
-        self.optimizer.step()
-        return loss.detach() / dist.get_world_size()
-
-
-class OldWeights(Adam):
-    """Wrong on several devices: the gradient is that of the weights before the last step."""
-
-    before: dict[str, Tensor] | None = None
-
-    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        now = {name: value.clone() for name, value in self.net.state_dict().items()}
-        if self.before is not None and dist.get_world_size() > 1:
-            self.net.load_state_dict(self.before)
-            loss = super().step(X, y, global_batch_size)
-            moved = {name: value - self.before[name] for name, value in self.net.state_dict().items()}
-            self.net.load_state_dict({name: now[name] + moved[name] for name in now})
-        else:
-            loss = super().step(X, y, global_batch_size)
-        self.before = now
-        return loss
+MEAN_OF_SHARD_MEANS = "tests.mutants.adam_mean_of_shard_means:Mutant"
 
 
 class ExchangesIn(Adam):
@@ -112,18 +84,18 @@ class ByTheRules(Adam):
 @pytest.mark.parametrize(
     ("trainer", "check", "begins"),
     [
-        ("MeanOfShardMeans", "gradient", "mean of the shards' means"),
-        ("MeanOfShardMeans", "trajectory", "mean of the shards' means"),
-        ("OldWeights", "trajectory", "no bug in particular"),
-        ("ExchangesIn", "gradient", "the error of a sum in 16 bits"),
-        ("ExchangesInFloat32", "gradient", "the error of a sum in float32"),
-        ("SlightlyTooLarge", "gradient", "no bug in particular"),
+        (MEAN_OF_SHARD_MEANS, "gradient", "mean of the shards' means"),
+        (MEAN_OF_SHARD_MEANS, "trajectory", "mean of the shards' means"),
+        ("tests.mutants.forward_on_old_weights:Mutant", "trajectory", "no bug in particular"),
+        (HERE + "ExchangesIn", "gradient", "the error of a sum in 16 bits"),
+        (HERE + "ExchangesInFloat32", "gradient", "the error of a sum in float32"),
+        (HERE + "SlightlyTooLarge", "gradient", "no bug in particular"),
     ],
 )
 def test_what_a_failure_looks_like_fits_larger_cases_as_well(
     bench: Bench, trainer: str, check: str, begins: str
 ) -> None:
-    result = bench.search(HERE + trainer, check)
+    result = bench.search(trainer, check)
     assert result.failure
     assert [line for line in result.suspects if not line.startswith(begins)] == [], result.failure
     assert result.suspects
@@ -135,7 +107,7 @@ def test_where_rounding_moves_one_device_as_far_nothing_is_compared(bench: Bench
 
 
 def test_a_wrong_trainer_is_not_excused_by_rounding(bench: Bench) -> None:
-    assert bench.judge(HERE + "MeanOfShardMeans", "trajectory", Case(3, (7, 4), net=Net(hidden=(3,)))).finding
+    assert bench.judge(MEAN_OF_SHARD_MEANS, "trajectory", Case(3, (7, 4), net=Net(hidden=(3,)))).finding
 
 
 def test_it_is_said_where_nothing_of_the_optimizer_could_be_read(bench: Bench) -> None:

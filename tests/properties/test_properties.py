@@ -142,16 +142,6 @@ def test_replicas_of_this_process_and_of_other_ranks_are_compared() -> None:
     assert "after step 1, 'hidden.0.weight' of rank 1" in judge("replicas", Seen(CASE, [one, other])).finding
 
 
-def test_equal_masks_on_two_shards_are_found() -> None:
-    case = Case(2, (4,), net=Net(hidden=(64,), dropout=True))
-
-    def repeat(seen: Observation) -> None:
-        seen["log"][0][1]["masks"][1] = seen["log"][0][0]["masks"][0]
-
-    assert judge("dropout", tampered(lambda seen: None, Scratch, case)) == RIGHT
-    assert "huggingface/transformers#31412" in judge("dropout", tampered(repeat, Scratch, case)).suspects[0]
-
-
 def test_a_forward_that_is_computed_again_in_the_backward_is_no_other_shard() -> None:
     """As with a checkpoint around the net: the same samples, the same masks, and statistics that move twice."""
 
@@ -171,14 +161,24 @@ def test_a_forward_that_is_computed_again_in_the_backward_is_no_other_shard() ->
         assert judge(check, Seen(case, [seen])).finding == ""
 
 
-def test_masks_of_an_earlier_step_are_found() -> None:
+@pytest.mark.parametrize(
+    ("place", "finding"),
+    [
+        ((0, 1, 1), "step 0: samples of different shards met the same dropout mask"),
+        ((1, 1, 0), "step 1: samples of steps 0 and 1 met the same dropout mask"),
+    ],
+)
+def test_a_mask_that_comes_again_is_found(place: tuple[int, int, int], finding: str) -> None:
     case = Case(2, (4, 4), net=Net(hidden=(64,), dropout=True))
 
     def repeat(seen: Observation) -> None:
-        seen["log"][1][1]["masks"][0] = seen["log"][0][0]["masks"][0]
+        step, forward, sample = place
+        seen["log"][step][forward]["masks"][sample] = seen["log"][0][0]["masks"][0]
 
-    finding = judge("dropout", tampered(repeat, Scratch, case)).finding
-    assert finding == "step 1: samples of steps 0 and 1 met the same dropout mask"
+    assert judge("dropout", tampered(lambda seen: None, Scratch, case)) == RIGHT
+    judgement = judge("dropout", tampered(repeat, Scratch, case))
+    assert judgement.finding == finding
+    assert "huggingface/transformers#31412" in judgement.suspects[0]
 
 
 def test_samples_that_no_net_in_training_mode_saw_are_counted() -> None:

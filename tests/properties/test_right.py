@@ -31,12 +31,12 @@ from tests.support import trainers_under_test
 
 
 def some_of_each_file() -> Iterator[Any]:
-    """Yield all right trainers; those after the first three of their file are nightly."""
+    """Yield all right trainers; those after the first five of their file are nightly."""
     seen = Counter[str]()
     for name, trainer in RIGHT.items():
         file = trainer.partition(":")[0]
         seen[file] += 1
-        yield pytest.param(name, marks=[pytest.mark.nightly] if seen[file] > 3 else [])
+        yield pytest.param(name, marks=[pytest.mark.nightly] if seen[file] > 5 else [])
 
 
 @pytest.mark.parametrize("name", list(some_of_each_file()))

@@ -7,15 +7,15 @@ cases, and counts. Many are the base of a mutant in `tests.mutants`, which has o
 from __future__ import annotations
 
 _FILES = {
-    "by_hand": "ByHand WithReference AccumulatesPlainly ScheduledBySamples CountsSteps WarmsUpFromZero ClipsByNorm "
-    "ClipsPlainly ClipsByUnit TrainsVectorsOnly",
+    "by_hand": "ByHand ScheduledBySamples CountsSteps WarmsUpFromZero ClipsPlainly WithReference AccumulatesPlainly "
+    "ClipsByNorm ClipsByUnit TrainsVectorsOnly",
     "optimizers": "Lion LionWithoutDecay LBFGS LBFGSWithLineSearch SharpnessAware MuonInTurns Adafactor Preconditioned "
     "RMSpropWithMomentum AMSGrad TwoOptimizers LARS LAMB Lookahead",
-    "copies": "Masters AdamMasters FlatMasters ShardedMasters NarrowMoments Averaged AveragedOnRank0 AverageInBuffers "
+    "copies": "Masters FlatMasters Averaged AveragedOnRank0 AverageInBuffers AdamMasters ShardedMasters NarrowMoments "
     "SwitchesToTheAverage StochasticWeightAveraging",
-    "losses": "LearnedTemperature WeighsByLosses WeighsPlainly NormalisesByRunningLoss BalancesLoad MixesUp "
+    "losses": "LearnedTemperature WeighsByLosses NormalisesByRunningLoss WeighsPlainly BalancesLoad MixesUp "
     "NoisyGradients",
-    "exchanges": "AveragesParameters OuterOptimizer InHooks InAsynchronousHooks HooksPlainly StepsInBackward Wrapped "
+    "exchanges": "AveragesParameters OuterOptimizer InHooks HooksPlainly InAsynchronousHooks StepsInBackward Wrapped "
     "AccumulatesWithoutSync HookOfDDP ZeroRedundancy Joins ShardedAdamW",
     "one_process": "ParameterServer ServesMomentum FlatViews ClipsSamples",
 }

@@ -14,15 +14,26 @@ from reference import nest
 from reference.scatter import split_batch
 
 
-class ParameterServer:
+class _Replicas:
+    """A net on each device."""
+
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
+        self.devices, self.lr = list(devices), lr
+        self.nets = [copy.deepcopy(model).to(device) for device in devices]
+
+    @property
+    def replicas(self) -> list[nn.Module]:
+        return self.nets
+
+
+class ParameterServer(_Replicas):
     """One net has the optimizer and gets all gradients; its weights go to the other devices after every step."""
 
     processes = "one"
     oracle: Literal["sgd", "self"] = "self"
 
     def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
-        self.devices = list(devices)
-        self.nets = [copy.deepcopy(model).to(device) for device in devices]
+        super().__init__(model, devices, lr=lr)
         self.server = self.nets[0]
         self.optimizer = self.made([param for param in self.server.parameters() if param.requires_grad], lr)
 
@@ -30,10 +41,14 @@ class ParameterServer:
         """Return the optimizer."""
         return torch.optim.AdamW(trained, lr)
 
-    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        total = X.new_zeros(())
+    def zero(self) -> None:
+        """Have gradients of zeros."""
         for param in self.server.parameters():
             param.grad = torch.zeros_like(param) if param.requires_grad else None
+
+    def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
+        total = X.new_zeros(())
+        self.zero()
         for net, part, labels in zip(self.nets, *split_batch(X, y, self.devices), strict=False):
             total += self.pushed(net, part, labels, global_batch_size).to(total.device)
         self.optimizer.step()
@@ -69,10 +84,6 @@ class ParameterServer:
         self.optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["generator"])
 
-    @property
-    def replicas(self) -> list[nn.Module]:
-        return self.nets
-
 
 class ServesMomentum(ParameterServer):
     """`ParameterServer` with Nesterov's momentum, and the same update written plainly."""
@@ -82,22 +93,20 @@ class ServesMomentum(ParameterServer):
 
     def reference_step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         """Take the step with the whole minibatch at once."""
-        for param in self.server.parameters():
-            param.grad = torch.zeros_like(param) if param.requires_grad else None
+        self.zero()
         loss = F.cross_entropy(self.server(X), y)
         loss.backward()
         self.optimizer.step()
         return loss.detach()
 
 
-class FlatViews:
+class FlatViews(_Replicas):
     """All parameters of a device are views of one flat tensor, which is updated as a whole, by plain SGD."""
 
     processes = "one"
 
     def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
-        self.devices, self.lr = list(devices), lr
-        self.nets = [copy.deepcopy(model).to(device) for device in devices]
+        super().__init__(model, devices, lr=lr)
         self.flats = [self.flattened(net) for net in self.nets]
 
     def flattened(self, net: nn.Module) -> Tensor:
@@ -125,20 +134,12 @@ class FlatViews:
                 flat.sub_(self.lr * total.to(flat.device))
         return torch.stack([loss.detach().to(first) for loss in losses]).sum()
 
-    @property
-    def replicas(self) -> list[nn.Module]:
-        return self.nets
 
-
-class ClipsSamples:
+class ClipsSamples(_Replicas):
     """As differential privacy does without its noise: every sample's gradient is clipped before they are summed."""
 
     processes = "one"
     oracle: Literal["sgd", "self"] = "self"
-
-    def __init__(self, model: nn.Module, devices: Sequence[torch.device], *, lr: float) -> None:
-        self.devices, self.lr = list(devices), lr
-        self.nets = [copy.deepcopy(model).to(device) for device in devices]
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         total = X.new_zeros(())
@@ -158,7 +159,3 @@ class ClipsSamples:
                 for param, grad in zip(net.parameters(), summed, strict=True):
                     param.sub_(self.lr * grad.to(param.device) / global_batch_size)
         return total
-
-    @property
-    def replicas(self) -> list[nn.Module]:
-        return self.nets
