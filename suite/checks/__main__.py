@@ -9,7 +9,7 @@ from pathlib import Path
 
 from suite.checks.bench import Bench
 from suite.checks.draw import CHECKS
-from suite.checks.search import Failure, ended
+from suite.checks.search import describe_failure, ended
 from suite.processes.failure import WorkerFailure
 from suite.processes.pool import Pool
 from suite.properties.answers import UNSEEN
@@ -49,7 +49,7 @@ def put(bench: Bench, trainer: str, check: str, case: Case) -> tuple[bool, str]:
     except WorkerFailure as failure:
         judgement = ended(case, failure)
     if judgement.finding:
-        return False, Failure(trainer, check, case, judgement).text(bench.devices)
+        return False, describe_failure(bench, trainer, check, case, judgement)
     said = judgement.note or "right"
     return True, f"{said}; {UNSEEN}" if bench.about(trainer).only_with_itself else said
 

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, Phase, Verbosity, errors, given, settings
@@ -200,8 +199,9 @@ class _Search:
             if self._may_be_another_step(suspects):
                 more = (NOT_PLAIN, *more)
             self.judgement = replace(self.judgement, suspects=suspects)
-        shown = Failure(self.trainer, self.check, self.smallest, self.judgement, shrunk=self.shrinks, more=more)
-        self.failure = shown.text(self.bench.devices, self.bench.python_path)
+        self.failure = describe_failure(
+            self.bench, self.trainer, self.check, self.smallest, self.judgement, shrunk=self.shrinks, more=more
+        )
 
     def _may_be_another_step(self, suspects: Sequence[str]) -> bool:
         """Return whether the trainer may take another step than oracle "sgd" expects, by what is known."""
@@ -282,44 +282,36 @@ def ended(case: Case, failure: WorkerFailure) -> Judgement:
     return Judgement(failure.cause, tuple(likely), details="\n".join(failure.details), crashed=True)
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A case that a trainer gets wrong.
+def describe_failure(
+    bench: Bench,
+    trainer: str,
+    check: str,
+    case: Case,
+    judgement: Judgement,
+    *,
+    shrunk: bool = False,
+    more: Sequence[str] = (),
+) -> str:
+    """Return what is shown of a failure: what is wrong, known bugs that it looks like, the case, how to see it again.
 
-    Attributes:
-        trainer, check: their names.
-        case: what the trainer was given.
-        judgement: what is wrong, and the known bugs that it looks like.
+    Args:
+        bench: whose devices and folders the command names.
+        trainer, check, case: what was judged.
+        judgement: what is wrong.
         shrunk: whether the case is the smallest one that was found.
         more: lines about the trainer in other cases.
     """
-
-    trainer: str
-    check: str
-    case: Case
-    judgement: Judgement
-    shrunk: bool = False
-    more: Sequence[str] = ()
-
-    def text(self, devices: Devices, python_path: Sequence[Path] = ()) -> str:
-        """Return what is shown: what is wrong, known bugs that it looks like, the case, how to see it again.
-
-        Args:
-            devices: of the bench, for the command.
-            python_path: folders of pytest's setting `pythonpath`, for the command.
-        """
-        case, found = self.case, "smallest case found" if self.shrunk else "case"
-        what = "net" if case.text is None else "text"
-        finding = f"{self.trainer}, check {self.check!r}: {self.judgement.finding}"
-        smallest = (
-            f"{found}: {case.world_size} device(s), minibatches of {list(case.batches)}, {case.dtype}, "
-            f"lr {case.lr}, seed {case.seed}, {what} {case.as_json()[what]}"
-        )
-        folders = os.pathsep.join(os.path.relpath(folder) for folder in python_path)
-        command = ["env", f"PYTHONPATH={folders}"] if folders else []
-        command += ["python", "-m", "suite.checks", self.trainer, self.check, str(case), *_named(devices)]
-        text = failure_text(finding, self.judgement.suspects, [*self.more, smallest], shlex.join(command))
-        return "\n".join(filter(None, [text, self.judgement.details]))
+    found, what = "smallest case found" if shrunk else "case", "net" if case.text is None else "text"
+    smallest = (
+        f"{found}: {case.world_size} device(s), minibatches of {list(case.batches)}, {case.dtype}, "
+        f"lr {case.lr}, seed {case.seed}, {what} {case.as_json()[what]}"
+    )
+    folders = os.pathsep.join(os.path.relpath(folder) for folder in bench.python_path)
+    command = ["env", f"PYTHONPATH={folders}"] if folders else []
+    command += ["python", "-m", "suite.checks", trainer, check, str(case), *_named(bench.devices)]
+    finding = f"{trainer}, check {check!r}: {judgement.finding}"
+    text = failure_text(finding, judgement.suspects, [*more, smallest], shlex.join(command))
+    return "\n".join(filter(None, [text, judgement.details]))
 
 
 def _named(devices: Devices) -> list[str]:

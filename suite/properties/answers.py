@@ -60,12 +60,7 @@ class About:
 
 @dataclass(frozen=True, kw_only=True)
 class Described:
-    """The answer to `describe`.
-
-    Attributes:
-        about: the trainer.
-        versions: of the worker's interpreter and packages, by name.
-    """
+    """The answer to `describe`: the trainer, and the versions of the worker's interpreter and packages by name."""
 
     about: About
     versions: dict[str, str]

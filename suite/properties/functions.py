@@ -134,12 +134,9 @@ def gather_joins_samples(gather: Gather, shards: Sequence[Tensor], device: torch
 
 
 def gather_returns_gradients(gather: Gather, shards: Sequence[Tensor], device: torch.device) -> Judgement:
-    """The rows are joined as they must be, and every shard gets the gradient of its own.
+    """The rows of floating shards are joined as they must be, and every shard gets the gradient of its own.
 
-    Args:
-        gather: a differentiable one; others are not meant for this check.
-        shards: floats, as in `gather_joins_samples`.
-        device: of the result.
+    It is meant for a differentiable `gather` alone; the arguments are those of `gather_joins_samples`.
     """
     judgement = gather_joins_samples(gather, shards, device)
     if judgement.finding:
@@ -170,13 +167,7 @@ def evaluation_counts_once(
 ) -> Judgement:
     """Every sample is counted once, whatever the replicas, the shards and the last batch.
 
-    Args:
-        count_correct: as `reference.evaluate.count_correct`.
-        replicas: equal modules.
-        devices: one each.
-        X: samples (n, ...).
-        y: labels (n,).
-        batch_size: most samples in a forward.
+    The arguments are those of `reference.evaluate.count_correct`, with equal replicas, X (n, ...) and labels y (n,).
     """
     with torch.no_grad():
         expected = int((replicas[0](X).argmax(dim=1) == y).sum())
@@ -207,11 +198,8 @@ def feed_covers(index_batches: IndexBatches, n: int, batch_size: int, seed: int,
 def feed_reshuffles(index_batches: IndexBatches, n: int, batch_size: int, seed: int) -> Judgement:
     """The order differs between epochs and between seeds, and is the same in every process.
 
-    Args:
-        index_batches: as `reference.data.feeds.index_batches`.
-        n: 20 or more, so that two orders are never equal by chance.
-        batch_size: samples in a batch.
-        seed: any.
+    The arguments are those of `reference.data.feeds.index_batches`; n is 20 or more, so that two orders are never equal
+    by chance.
     """
 
     def order(seed: int, epoch: int, process: int = 0) -> list[int]:

@@ -39,7 +39,7 @@ import torch
 from torch import Tensor
 
 from reference.scatter import chunk_sizes
-from suite.properties import nets, suspects, tolerance
+from suite.properties import suspects, tolerance
 from suite.properties.answers import REACTION, RIGHT, Judgement
 from suite.properties.observe import Observation
 from suite.properties.seen import Seen, flat, has_moved
@@ -178,22 +178,27 @@ def _looks_like(seen: Seen, step: int, rank: int = 0) -> tuple[str, ...]:
     if not suspects.alike(torch.stack(sums).sum(0) / n, right):  # it is no mean over samples, such as one over tokens
         return suspects.fitting_tokens(actual, right, parts, k)
     earlier = [_used(seen, seen.alone, before) for before in range(step)]
-    vectors = flat([torch.full_like(p, p.ndim == 1) for p in nets.build(seen.case).parameters()]).bool()
-    whole = len(vectors) == len(right)
-    lines = suspects.fitting(
-        suspects.Evidence(
-            actual=actual,
-            sums=sums,
-            n=n,
-            world_size=k,
-            earlier=[one for one in earlier if len(one) == len(right)],
-            vectors=vectors if whole else torch.zeros(len(right), dtype=torch.bool),
-            parameters=flat(seen.parameters(step, rank)) if whole else torch.zeros_like(right),
-            idle=not has_moved(seen.ranks[rank]),
-        ),
-        DIVIDED_OUT,
-    )
+    lines = suspects.fitting(evidence(seen, step, rank, actual, sums, earlier), DIVIDED_OUT)
     return () if lines == suspects.NOTHING_FITS else lines
+
+
+def evidence(
+    seen: Seen, step: int, rank: int, actual: Tensor, sums: list[Tensor], earlier: list[Tensor]
+) -> suspects.Evidence:
+    """Return what is known of a wrong step of a rank; where not every parameter is, nothing is said of parameters."""
+    before = seen.parameters(step, rank)
+    vectors, parameters = flat([torch.full_like(p, p.ndim == 1) for p in before]).bool(), flat(before)
+    whole = len(parameters) == len(actual)
+    return suspects.Evidence(
+        actual=actual,
+        sums=sums,
+        n=seen.case.batches[step],
+        world_size=seen.case.world_size,
+        earlier=[one for one in earlier if len(one) == len(actual)],
+        vectors=vectors if whole else torch.zeros(len(actual), dtype=torch.bool),
+        parameters=parameters if whole else torch.zeros_like(actual),
+        idle=not has_moved(seen.ranks[rank]),
+    )
 
 
 def _used(seen: Seen, observed: Observation, step: int) -> Tensor:

@@ -456,19 +456,10 @@ def _met_before(again: dict[str, Any], entries: Sequence[dict[str, Any]]) -> boo
 def _suspects(seen: Seen, step: int, rank: int) -> tuple[str, ...]:
     n, k = seen.case.batches[step], seen.case.world_size
     bounds = [shard_bounds(n, k, part) for part in range(len(chunk_sizes(n, k)))]
+    actual, shards = flat(seen.gradient(step, rank)), [flat(seen.right_gradient(step, part)) for part in bounds]
     if seen.case.text is not None:
-        shards = [flat(seen.right_gradient(step, part)).nan_to_num() for part in bounds]
         right = flat(seen.right_gradient(step))
-        return suspects.fitting_tokens(flat(seen.gradient(step, rank)), right, shards, seen.case.world_size)
-    return suspects.fitting(
-        suspects.Evidence(
-            actual=flat(seen.gradient(step, rank)),
-            sums=[flat(seen.right_gradient(step, part)) * (part.stop - part.start) for part in bounds],
-            n=n,
-            world_size=seen.case.world_size,
-            earlier=[flat(seen.right_gradient(earlier)) for earlier in range(step)],
-            vectors=flat([torch.full_like(p, p.ndim == 1) for p in seen.parameters(0)]).bool(),
-            parameters=flat(seen.parameters(step, rank)),
-            idle=not has_moved(seen.ranks[rank]),
-        )
-    )
+        return suspects.fitting_tokens(actual, right, [shard.nan_to_num() for shard in shards], k)
+    sums = [shard * (part.stop - part.start) for shard, part in zip(shards, bounds, strict=True)]
+    earlier = [flat(seen.right_gradient(before)) for before in range(step)]
+    return suspects.fitting(one_device.evidence(seen, step, rank, actual, sums, earlier))

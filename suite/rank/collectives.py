@@ -74,12 +74,7 @@ def require_sums(
 ) -> None:
     """Check that an all_reduce is exact on whole numbers that differ by rank and by place; as `require_equal`.
 
-    Args:
-        all_reduce_: as `reference.all_reduce.AllReduce` has it, for the devices of this process.
-        name: of the algorithm.
-        devices, ranks: of this process.
-        world_size: k.
-        size_bytes: of each device's float32 tensor.
+    The devices and ranks are those of this process, and the size is that of each device's float32 tensor.
     """
     count = size_bytes // 4
     tensors = [inputs(rank, count, device) for rank, device in zip(ranks, devices, strict=True)]

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +17,7 @@ from suite.checks import __main__ as again
 from suite.checks import draw
 from suite.checks.bench import MOST_REPLICAS, Bench
 from suite.checks.draw import CHECKS
-from suite.checks.search import EMPTY_SHARD, UNUSED, Failure, SearchResult, ended
+from suite.checks.search import EMPTY_SHARD, UNUSED, SearchResult, describe_failure, ended
 from suite.options import CHECKED_TRAINERS
 from suite.processes import pool
 from suite.processes.failure import WorkerFailure
@@ -211,7 +211,7 @@ def test_a_model_is_not_checked_on_more_devices_than_there_are_gpus(
 )
 def test_the_command_that_shows_a_failure_again_names_its_devices(names: tuple[str, ...], arguments: list[str]) -> None:
     used = Devices(names[0].partition(":")[0], names, ())
-    said = Failure("ddp", "gradient", Case(2, (3,)), Judgement("wrong")).text(used)
+    said = describe_failure(Bench(cast(Any, None), used), "ddp", "gradient", Case(2, (3,)), Judgement("wrong"))
     command = shlex.split(said.partition("see it again: ")[2])
     assert command[6:] == arguments
     if arguments:
