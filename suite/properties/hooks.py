@@ -16,7 +16,6 @@ import inspect
 import math
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -95,35 +94,19 @@ def _padded_shard(parameter: Any, ranks: int) -> Tensor:
     return nn.functional.pad(mine, (0, rows * length - len(mine)))
 
 
-@dataclass(frozen=True)
-class OfOthers:
-    """What one optimizer was given for tensors that are not watched, such as its own copies of the weights.
-
-    Attributes:
-        optimizer: its class's name.
-        gradients: float64, in the order of the optimizer's parameters; None for a tensor without one.
-    """
-
-    optimizer: str
-    gradients: list[Tensor | None]
-
-
 class Given(dict[K, Tensor], Generic[K]):
     """The gradients, float64, that optimisers were given for the watched parameters, by their keys.
 
     Attributes:
         left_out: whether one of those that were to be left out has stepped.
+        others: of each optimizer, by its id, its class's name and what it was given for tensors that are not watched,
+            such as its own copies of the weights: float64, in the order of its parameters; None where there was none.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.left_out = False
-        self._others: dict[int, OfOthers] = {}
-
-    @property
-    def others(self) -> list[OfOthers]:
-        """What each optimizer was given for other tensors, in the order in which the optimisers stepped first."""
-        return list(self._others.values())
+        self.others: dict[int, tuple[str, list[Tensor | None]]] = {}
 
     def read(self, optimizer: Optimizer, watched: Mapping[K, Tensor]) -> None:
         """Note what an optimizer is about to use; every rank must call it, because shards are gathered."""
@@ -135,7 +118,7 @@ class Given(dict[K, Tensor], Generic[K]):
         if others := [one.grad for one in held if id(one) not in known]:
             values = iter(whole([gradient for gradient in others if gradient is not None]))
             gradients = [None if gradient is None else next(values) for gradient in others]
-            self._others[id(optimizer)] = OfOthers(type(optimizer).__name__, gradients)
+            self.others[id(optimizer)] = type(optimizer).__name__, gradients
 
 
 @contextmanager

@@ -218,7 +218,7 @@ class _Training:
         record["skipped"].append(any(lowered))
         record["scales"].append([scaler.get_scale() for scaler in self._scalers])
         record["gradients"].append(_flat(gradients.get(position) for position in self._by_position))
-        record["others"].append([[other.optimizer, _flat(other.gradients)] for other in gradients.others])
+        record["others"].append([[name, _flat(values)] for name, values in gradients.others.values()])
         record["left_out"] |= gradients.left_out
         record["losses"].append(contract.loss_of(loss))
         record["changed"].append(not all(torch.equal(now, given) for now, given in self._fed))

@@ -94,10 +94,6 @@ class State:
         kept.write(seen, self.written)
         return str(self.written)
 
-    def devices(self, place: Place) -> list[torch.device]:
-        """Bind this process as `suite.rank.arm.bind` does, and return its devices."""
-        return arms.bind(self.rank, place)
-
     def close(self) -> None:
         """Close all trainers and leave the process group."""
         for arm in self.timed.values():
@@ -171,7 +167,7 @@ def setup(state: State, name: str, arm: Job) -> SetUp | Takeover:
         purity.redirect(arm.apart)
     if arm.script is not None:
         return _set_up_script(state, name, arm, arm.script)
-    timed = state.timed[name] = arms.TimedArm(state.rank, state.devices(arm), arm)
+    timed = state.timed[name] = arms.TimedArm(state.rank, arms.bind(state.rank, arm), arm)
     state.unproven[name] = arm.apart
     return SetUp(timed.gradient_bytes, timed.sample_flop)
 
@@ -287,7 +283,7 @@ def trace(state: State, arm: Job, warm_up: int, steps: int, path: str) -> Traced
     """Trace steps of an arm after a warm-up, into the file `path` with this rank's suffix."""
     name = f"{os.path.basename(path)}-rank{state.rank}.json.gz"
     if arm.script is None:
-        with contextlib.closing(arms.TracedArm(state.rank, state.devices(arm), arm)) as traced:
+        with contextlib.closing(arms.TracedArm(state.rank, arms.bind(state.rank, arm), arm)) as traced:
             traced.window(warm_up)
             return arms.trace(traced, steps, Path(os.path.dirname(path), name))
     folder = _below(os.path.dirname(path))
@@ -314,26 +310,26 @@ def train(state: State, arm: Job, recipe: TrainingRecipe, epoch: int) -> Epoch:
     if epoch == 0:
         if state.learner is not None:
             state.learner.close()
-        state.learner = training.Training(state.rank, state.devices(arm), arm, recipe)
+        state.learner = training.Training(state.rank, arms.bind(state.rank, arm), arm, recipe)
     if state.learner is None:
         raise ValueError(f"epoch {epoch} was asked for and no net is in training: epoch 0 begins with one")
     answer = state.learner.epoch(epoch)
     if state.learner.finished:
         state.learner = None
-        accelerator.release(state.devices(arm))
+        accelerator.release(arms.bind(state.rank, arm))
     return answer
 
 
 def bind(state: State, arm: CaseJob) -> dict[str, Any]:
     """Prepare for cases: bind devices, join the process group, and import the trainer, which can take longer."""
-    state.devices(arm)
+    arms.bind(state.rank, arm)
     contract.load_trainer(arm.trainer)
     return {}
 
 
 def observe(state: State, arm: CaseJob, case: dict[str, Any], check: str, plain: bool, name: str) -> Observed:
     """Run a trainer through a case of a correctness check, and write what this rank saw under a name."""
-    trainer, devices = contract.load_trainer(arm.trainer), state.devices(arm)
+    trainer, devices = contract.load_trainer(arm.trainer), arms.bind(state.rank, arm)
     seen, state.loss = observation.observe(trainer, devices, Case.from_json(case), state.rank, check=check, plain=plain)
     state.oracle = getattr(trainer, "oracle", "sgd")
     returned = None not in seen["losses"]
@@ -342,7 +338,7 @@ def observe(state: State, arm: CaseJob, case: dict[str, Any], check: str, plain:
 
 def train_model(state: State, arm: ModelJob, name: str) -> Observed:
     """Train the first minibatches of a workload, and write under a name what the modules did on this rank."""
-    seen = own_model.train(contract.load_trainer(arm.trainer), state.devices(arm), arm, state.rank)
+    seen = own_model.train(contract.load_trainer(arm.trainer), arms.bind(state.rank, arm), arm, state.rank)
     training = any(a_pass["training"] for step in seen["steps"] for a_pass in step["passes"])
     return Observed(state.keep(seen, name), training=training)
 
@@ -402,7 +398,7 @@ def load(state: State, place: Place, function: str, folder: str) -> dict[str, An
 
     `function` is `module:function` or `path.py:function`, also one in `folder`.
     """
-    state.devices(place)
+    arms.bind(state.rank, place)
     if folder and folder not in sys.path:
         sys.path.append(folder)
     load_object(function)
