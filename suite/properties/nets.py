@@ -31,7 +31,7 @@ from suite.properties.contract import torchs_own_defaults
 
 IGNORED = -100
 SHARE_IGNORED = 0.4
-NORMS = {"none": nn.Identity, "layer": nn.LayerNorm, "rms": nn.RMSNorm}
+NORMS = {"none": nn.Identity, "layer": nn.LayerNorm, "rms": nn.RMSNorm, "batch": nn.BatchNorm1d}
 # A gradient with this factor is finite in float64, and infinite times a loss scale of 2 ** 10.
 OVERFLOWING = 1e306
 
@@ -104,18 +104,17 @@ class TextBlock(nn.Module):
         h = h + self.out(weights @ v)
         if self.dropout:
             mask = F.dropout(torch.ones_like(h), 0.5, self.training)
-            self._note(entry, mask)
+            self._note(entry, bits_of(mask))
             h = h * mask
         added: Tensor = h + self.down(torch.tanh(self.up(self.norms[1](h))))
         return added
 
-    def _note(self, entry: Entry, mask: Tensor) -> None:
-        bits = ["".join(map(str, row)) for row in (mask.detach().flatten(1) > 0).int().tolist()]
+    def _note(self, entry: Entry, bits: list[str]) -> None:
         if self.number < len(entry["drawn"]):
             entry["redrawn"] |= entry["drawn"][self.number] != bits
             return
         entry["drawn"].append(bits)
-        entry["masks"] = [a + b for a, b in zip(entry["masks"] or [""] * len(bits), bits, strict=True)]
+        entry.add(bits)
 
 
 def rotate(h: Tensor) -> Tensor:
@@ -163,6 +162,15 @@ class Entry(dict[str, Any]):
         recomputed = torch._C._current_graph_task_id() != -1
         super().__init__(samples=samples, masks=[], recomputed=recomputed, **more)
 
+    def add(self, bits: list[str]) -> None:
+        """Add what `bits_of` a mask returned to the masks of the samples."""
+        self["masks"] = [a + b for a, b in zip(self["masks"] or [""] * len(bits), bits, strict=True)]
+
+
+def bits_of(mask: Tensor) -> list[str]:
+    """Return for each sample which values of a dropout mask (n, ...) are kept, as a text of 0 and 1."""
+    return ["".join(map(str, row)) for row in (mask.detach().flatten(1) > 0).int().tolist()]
+
 
 class Log(list[Entry]):
     """One entry a forward; copies of a net share one log."""
@@ -188,8 +196,7 @@ class CaseNet(nn.Module):
         self.norms = nn.ModuleList()
         for wide in net.hidden:
             self.hidden.append(nn.Linear(width, wide))
-            norms = {"layer": nn.LayerNorm, "batch": nn.BatchNorm1d, "none": nn.Identity}
-            self.norms.append(norms[net.norm](wide))
+            self.norms.append(NORMS[net.norm](wide))
             width = wide
         self.tied = nn.ModuleList([nn.Linear(width, width), nn.Linear(width, width)] if net.tied else [])
         for layer in self.tied:
@@ -213,9 +220,7 @@ class CaseNet(nn.Module):
             if self.dropout:
                 mask = F.dropout(torch.ones_like(h), 0.5, self.training)
                 if entry is not None:
-                    entry["masks"] += [""] * (len(h) - len(entry["masks"]))
-                    bits = (mask > 0).int().tolist()
-                    entry["masks"] = [a + "".join(map(str, b)) for a, b in zip(entry["masks"], bits, strict=True)]
+                    entry.add(bits_of(mask))
                 h = h * mask
         for layer in self.tied:
             h = self.activation(layer(h))

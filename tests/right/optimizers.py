@@ -95,6 +95,15 @@ class SharpnessAware(ByHand):
         return loss
 
 
+def orthogonal(matrix: Tensor) -> Tensor:
+    """Bring all singular values near 1, by five iterations of Newton and Schulz's (Jordan et al. 2024, "Muon")."""
+    near = matrix / (matrix.norm() + 1e-7)
+    for _ in range(5):
+        square = near @ near.mT
+        near = 3.4445 * near + (-4.775 * square + 2.0315 * square @ square) @ near
+    return near
+
+
 class MuonInTurns(ByHand):
     """Muon whose matrices are orthogonalised by one rank each and sent to the others; vectors take plain SGD."""
 
@@ -105,17 +114,9 @@ class MuonInTurns(ByHand):
         for number, param in enumerate(param for param in self.trained if param.ndim == 2):
             owner = number % dist.get_world_size()
             if owner == dist.get_rank():
-                param.grad = self.orthogonal(param.grad).contiguous()
+                param.grad = orthogonal(param.grad).contiguous()
             dist.broadcast(param.grad, src=owner)
         super().update()
-
-    def orthogonal(self, matrix: Tensor) -> Tensor:
-        """Bring all singular values near 1, by five iterations of Newton and Schulz's."""
-        near = matrix / (matrix.norm() + 1e-7)
-        for _ in range(5):
-            square = near @ near.mT
-            near = 3.4445 * near + (-4.775 * square + 2.0315 * square @ square) @ near
-        return near
 
 
 class Adafactor(ByHand):

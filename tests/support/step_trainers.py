@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from reference.scatter import shard_bounds
 from tests.right.by_hand import ByHand
+from tests.right.optimizers import orthogonal
 
 
 class WholeStep(ByHand):
@@ -58,7 +59,7 @@ class WholeStep(ByHand):
 
     def backward(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         """Add the scaled gradient of some samples, and return their share of the loss."""
-        loss = F.cross_entropy(self.net(X), y, reduction="sum") / global_batch_size
+        loss = self.part_of_loss(X, y, global_batch_size)
         self.scaled(loss).backward()
         return loss.detach()
 
@@ -323,12 +324,8 @@ class Muon(WholeStep):
         super().update()
 
     def orthogonal(self, matrix: Tensor) -> Tensor:
-        """Bring all singular values near 1, by five iterations of Newton and Schulz's."""
-        near = matrix / (matrix.norm() + 1e-7)
-        for _ in range(5):
-            square = near @ near.mT
-            near = 3.4445 * near + (-4.775 * square + 2.0315 * square @ square) @ near
-        return near
+        """Bring all singular values near 1."""
+        return orthogonal(matrix)
 
 
 class Gathering(PlainStep):
@@ -366,13 +363,10 @@ class NoisyLoss(PlainStep):
         """Return a generator that no other rank has."""
         return torch.Generator().manual_seed(dist.get_rank())
 
-    def backward(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        """Add the scaled gradient of some samples, and return their share of the loss."""
+    def part_of_loss(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         output = self.net(X)
         noise = torch.randn(output.shape, dtype=output.dtype, generator=self.source)
-        loss = F.cross_entropy(output + noise, y, reduction="sum") / global_batch_size
-        self.scaled(loss).backward()
-        return loss.detach()
+        return F.cross_entropy(output + noise, y, reduction="sum") / global_batch_size
 
 
 class SharedFactors(NoisyLoss):
@@ -382,12 +376,9 @@ class SharedFactors(NoisyLoss):
         """Return a generator that all ranks have alike."""
         return torch.Generator().manual_seed(0)
 
-    def backward(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
-        """Add the scaled gradient of some samples, and return their share of the loss."""
+    def part_of_loss(self, X: Tensor, y: Tensor, global_batch_size: int) -> Tensor:
         output = self.net(X) * torch.rand(3, generator=self.source).prod()
-        loss = F.cross_entropy(output, y, reduction="sum") / global_batch_size
-        self.scaled(loss).backward()
-        return loss.detach()
+        return F.cross_entropy(output, y, reduction="sum") / global_batch_size
 
 
 class Gather(torch.autograd.Function):
