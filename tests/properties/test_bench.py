@@ -22,7 +22,6 @@ from suite.processes.failure import WorkerFailure
 from suite.processes.folder import FOLDER
 from suite.processes.group import START_TIMEOUT_S
 from suite.processes.jobs import CaseJob
-from suite.properties import contract
 from suite.properties.answers import RIGHT, About, Described, Judgement, Observed
 from suite.properties.case import Case, Net
 from suite.rank import commands, kept
@@ -304,12 +303,6 @@ class OnEvenShards(MeanOfMeans):
         return super().step(X, y, global_batch_size)
 
 
-class OnHalfShards(MeanOfMeans):
-    """Says something that there is not."""
-
-    shards: ClassVar[Any] = 0.5
-
-
 def test_a_failure_of_unequal_shards_names_the_setting(bench: Bench) -> None:
     result = bench.search("tests.support.trainers_under_test:MeanOfMeans", "gradient")
     assert UNEQUAL in result.failure
@@ -336,11 +329,6 @@ def test_every_case_has_such_shards(data: st.DataObject, check: str, multiple: i
     drawn = data.draw(draw.cases(check, 4, "sgd", shards=multiple))
     for case in (drawn, *draw.fixed(check, 4, "samples", multiple)):
         assert all(n and n % (case.world_size * multiple) == 0 for n in case.batches)
-
-
-def test_an_unknown_kind_of_shards_breaks_the_protocol() -> None:
-    with pytest.raises(contract.ContractError, match=r"`shards` is 0\.5: expected shards = \"equal\", or a number"):
-        contract.load_trainer(HERE + "OnHalfShards")
 
 
 def test_minibatches_are_rounded_up() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 
 import pytest
@@ -19,6 +18,7 @@ from suite.properties import contract, nets, suspects, tolerance
 from suite.properties.case import Case, Text
 from suite.properties.nets import Entry
 from tests.support import texts
+from tests.support.trainers_under_test import TokensWithoutLoss
 
 pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
 
@@ -39,17 +39,6 @@ def test_every_text_that_is_drawn_can_be_built_alike_twice_and_scored(text: Text
     assert [entry["samples"] for entry in first.log] == [list(range(n)), []][: 2 * text.dropout]
     others = nets.build(case, rank=1)
     assert not torch.equal(first.embed.weight, others.embed.weight)
-
-
-@given(text=st.one_of(*draw.TEXT_CHECKS.values()))
-def test_a_case_of_texts_survives_json(text: Text) -> None:
-    case = Case(3, (4, 1), 7, text=text)
-    assert Case.from_json(json.loads(str(case))) == case
-
-
-def test_an_unknown_part_of_a_text_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Text has no \['depth'\]: its parts are vocabulary, positions"):
-        Case.from_json({"world_size": 1, "batches": [1], "text": {"depth": 3}})
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
@@ -153,35 +142,14 @@ def test_the_bound_is_half_of_the_digits_of_the_largest_entry_and_the_reading() 
     assert float(second) == pytest.approx(4e-8 + 1e-16 * 100 / 0.1)
 
 
-class Undecided:
-    """Says that it trains something unknown."""
-
-    processes = "one"
-    trains = "words"
-
-    def __init__(self, model: object, devices: object, *, lr: float) -> None: ...
-
-    def step(self, X: object, y: object, global_batch_size: int) -> None: ...
-
-
-class WithoutLoss(Undecided):
-    """Says that it trains tokens, and not by which loss."""
-
-    trains = "tokens"
-
-
-class LossOfEveryText(WithoutLoss):
+class LossOfEveryText(TokensWithoutLoss):
     """Has a loss for each text, from which the right weights cannot be told."""
 
     def loss(self, output: Tensor, y: dict[str, Tensor]) -> Tensor:
         return output.sum((1, 2))
 
 
-def test_what_a_trainer_says_of_tokens_is_checked() -> None:
-    with pytest.raises(contract.ContractError, match="`trains` is 'words': expected one of 'samples', 'tokens'"):
-        contract.load_trainer(f"{__file__}:Undecided")
-    with pytest.raises(contract.ContractError, match="`trains` is 'tokens' and `loss` is missing: expected def loss"):
-        contract.load_trainer(f"{__file__}:WithoutLoss")
+def test_a_trainer_of_tokens_has_one_loss_of_all_texts() -> None:
     assert contract.describe(contract.load_trainer(f"{__file__}:LossOfEveryText")).trains == "tokens"
     y = {"labels": torch.zeros(3, 2, dtype=torch.int64), "weights": torch.ones(3)}
     said = r"y \[\(3, 2\), \(3,\)\] returned a tensor \(3,\): expected .* of a nest one value"

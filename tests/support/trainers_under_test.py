@@ -396,6 +396,24 @@ class OtherOracle(NoReplicas):
     oracle = "mse"
 
 
+class TrainsWords(NoReplicas):
+    """Says that it trains something unknown."""
+
+    trains = "words"
+
+
+class TokensWithoutLoss(NoReplicas):
+    """Says that it trains tokens, and not by which loss."""
+
+    trains = "tokens"
+
+
+class HalfShards(NoReplicas):
+    """Says something of its shards that there is not."""
+
+    shards = 0.5
+
+
 class SavesOnly(NoReplicas):
     """Saves what it cannot load."""
 

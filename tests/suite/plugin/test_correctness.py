@@ -267,6 +267,10 @@ def test_a_failure_that_does_not_repeat_is_reported(bench: Bench) -> None:
             r"Case has no \['colour'\]: its parts are world_size, batches",
         ),
         ('{"world_size": 2, "batches": [3], "net": {"depth": 2}}', r"Net has no \['depth'\]: its parts are inputs"),
+        (
+            '{"world_size": 1, "batches": [1], "text": {"depth": 3}}',
+            r"Text has no \['depth'\]: its parts are vocabular",
+        ),
         ("{", "JSONDecodeError"),
         ("[" * 10**5, "RecursionError"),
         ("[3]", r"ValueError: Case is \[3\]: expected an object of its parts, world_size, batches"),
@@ -348,11 +352,6 @@ def test_every_case_that_is_put_to_trainers_can_be_read(check: str, oracle: str,
     read()
     for case in draw.fixed(check, 2, trains):
         assert Case.from_json(json.loads(str(case))) == case
-
-
-def test_a_case_survives_json() -> None:
-    case = Case(3, (4, 1), 7, "float32", 0.1, Net(hidden=(2, 3), tied=True, unused="somewhere"))
-    assert Case.from_json(json.loads(str(case))) == case
 
 
 def test_a_missing_part_of_the_protocol_is_named(bench: Bench) -> None:

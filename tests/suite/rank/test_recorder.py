@@ -164,7 +164,7 @@ def test_what_the_flight_recorder_writes_ends_with_the_run(tmp_path: Path) -> No
     folder.mkdir()
     inherited = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], FOLDER: str(folder)}
     inherited |= {name: value for name, value in os.environ.items() if name in ("PYTHONPATH", "LD_LIBRARY_PATH")}
-    for listens in ("pass", "transport.log_nccl()"):
+    for listens in ("pass", "recorder.log_nccl()"):
         subprocess.run([sys.executable, "-c", DUMPS.format(listens=listens)], env=inherited, check=True, timeout=60)
     written = {path.parent for path in tmp_path.rglob("*") if path.is_file()}
     assert written == {tmp_path / ".cache" / "torch", folder}
