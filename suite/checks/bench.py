@@ -196,12 +196,10 @@ class Bench:
     def _judged(
         self, trainer: str, check: str, case: Case, variants: int = 0, *, moves: int = 0, parted: int = -1
     ) -> Judgement:
-        """Put one case to a trainer and apply one check.
+        """Put one case to a trainer, on one device and on k, and apply one check.
 
         Args:
-            trainer: its name.
-            check: its name.
-            case: what k devices are given.
+            trainer, check, case: what is put to k devices, and how it is judged.
             variants: in low precision, of the case on one device.
             moves: how often one device begins at weights and minibatches that differ by rounding.
             parted: a step in which one device is also given each rank's samples alone.

@@ -24,15 +24,10 @@ CALL_S = 60.0
 
 @dataclass
 class OnRanks:
-    """Calls functions on ranks, which it starts when they are needed.
-
-    Args:
-        pool: starts them.
-        devices: CPU workers stand for any number of devices; GPUs are used in turn, repeatedly if necessary.
-    """
+    """Calls functions on ranks, which it starts when they are needed."""
 
     pool: Pool
-    devices: Devices
+    devices: Devices  # CPU workers stand for any number of them; GPUs are used in turn, repeatedly if necessary
     _started: set[Group] = field(default_factory=set, repr=False)
 
     def __call__(

@@ -45,17 +45,11 @@ DRAWS = (
 
 @dataclass(frozen=True)
 class Checked:
-    """What is known of a script.
+    """What is known of a script."""
 
-    Attributes:
-        verdicts: by item; none where it could not be run.
-        failure: why it could not be run.
-        notes: about the whole.
-    """
-
-    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
-    failure: str = ""
-    notes: tuple[str, ...] = ()
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)  # by item; none where it could not be run
+    failure: str = ""  # why it could not be run
+    notes: tuple[str, ...] = ()  # about the whole
 
 
 def world_size(config: Config) -> int:
@@ -64,14 +58,9 @@ def world_size(config: Config) -> int:
 
 
 def check(pool: Pool, devices: Devices, script: Script, k: int, root: Path) -> Checked:
-    """Record a script on k ranks, replay it on one device, and judge.
+    """Record a script on k ranks, replay it on one device, and judge; the user's project at `root` stays as it is.
 
-    Args:
-        pool: starts the ranks.
-        devices: of theirs; CPU workers stand for any number of devices.
-        script: what to run.
-        k: on how many ranks.
-        root: of the user's project, which stays as it is.
+    CPU workers stand for any number of devices.
     """
     if devices.kind != "cpu" and devices.distinct < k:
         return Checked(dict.fromkeys(ITEMS, Verdict(unchecked=FEW_GPUS.format(k=k, here=devices.distinct))))

@@ -158,12 +158,7 @@ class _Search:
     refused: set[tuple[str, str]] = field(default_factory=set)
 
     def judge(self, case: Case) -> None:
-        """Judge a case.
-
-        Raises:
-            _Wrong: the trainer gets it wrong.
-            _Ended: ranks died or hung.
-        """
+        """Judge a case; raise `_Wrong` where the trainer gets it wrong, and `_Ended` where ranks died or hung."""
         kind = (case.net.unused, case.net.norm) if case.text is None else (case.text.unused, "")
         if kind in self.refused:
             return
@@ -241,11 +236,9 @@ class _Search:
         return tuple(lines or ([NONE_FITS] if first else []))
 
     def _refuted(self, lines: Sequence[str], *, every_rank_trained: bool) -> Iterator[str]:
-        """Yield how the lines begin that what else is known of the trainer speaks against.
+        """Yield how those of the lines begin that what else is known of the trainer speaks against.
 
-        Args:
-            lines: known bugs that fit.
-            every_rank_trained: whether it was also wrong in a case in which every rank has samples.
+        `every_rank_trained` says whether it was also wrong in a case in which every rank has samples.
         """
         assert self.smallest is not None
         said = " ".join(lines)

@@ -64,11 +64,7 @@ def _part(default: Any, rule: Rule) -> Any:
 
 
 def require_valid(kind: str, content: Any) -> None:
-    """Check the JSON of a case, a net or a text, part by part.
-
-    Args:
-        kind: a name in `RULES`.
-        content: what was read.
+    """Check the JSON of a case, a net or a text (`kind` is a name in `RULES`), part by part.
 
     Raises:
         ValueError: it is no object, or has an unknown part or one with a wrong value; the message says what is valid.

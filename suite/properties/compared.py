@@ -223,9 +223,7 @@ def _factor(right: dict[str, Tensor], actual: dict[str, Tensor]) -> tuple[str, .
 def _learned(alone: Record) -> Judgement:
     """Judge the record of one device: wrong where nothing was learned; a note on parameters that never moved.
 
-    Args:
-        alone: the last of its "learned" may be of steps that only one device trained, because none before had taught
-            it anything.
+    The last of its steps may be some that only one device trained, because none before had taught it anything.
     """
     steps, names, trains = alone["learned"], alone["parameters"], len(alone["steps"])
     if not names:

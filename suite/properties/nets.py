@@ -92,10 +92,8 @@ class TextBlock(nn.Module):
     def forward(self, h: Tensor, seen: Tensor, entry: Entry) -> Tensor:
         """Map h (n, positions, width) to the same shape.
 
-        Args:
-            h: states.
-            seen: which positions each position attends to, (n, positions, positions).
-            entry: of the log; a second call with the same one recomputes the first.
+        Each position attends to those that it has in `seen`, (n, positions, positions). A second call with the
+        same entry of the log recomputes the first.
         """
         q, k, v = self.qkv(self.norms[0](h)).chunk(3, dim=-1)
         if self.rotary:

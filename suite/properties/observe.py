@@ -132,13 +132,7 @@ def observe(
 
 
 class _Training:
-    """A trainer while it trains on a case.
-
-    Attributes:
-        record: of what is seen of it, as `observe` returns it.
-        made: its instance; None before there is one.
-        where: what it does now, for the record of an exception.
-    """
+    """A trainer while it trains on a case: its instance, its record as `observe` returns it, and what it does now."""
 
     _train: Callable[..., Any]
     _log: Log
@@ -280,14 +274,7 @@ def _raised(where: str, error: Exception) -> dict[str, str]:
 def _in_another_instance(
     trainer: type[Any], made: Any, devices: Sequence[torch.device], case: Case, rank: int
 ) -> tuple[Any, nets.CaseNet | TextNet, list[str]]:
-    """Save a trainer, close it, and resume in another instance.
-
-    Args:
-        trainer: its class.
-        made: the instance that has trained.
-        devices: of this process.
-        case: the other instance gets its net with other weights; torch's generators get other seeds.
-        rank: of this process.
+    """Save a trainer, close it, and resume in another instance, with another net and other seeds of torch's generators.
 
     Returns:
         The other instance, the net that it was given, and how its state differs from what it has loaded.

@@ -148,13 +148,9 @@ class Seen:
         return net
 
     def loss_of(self, output: Tensor, y: Nest, samples: slice | None = None, n: int | None = None) -> Tensor:
-        """Return the trainer's loss of a net's output, averaged over samples, or for texts as it is; ().
+        """Return the trainer's loss (), averaged over samples, or for texts as it is.
 
-        Args:
-            output: the net's.
-            y: of the same samples.
-            samples: which ones of their minibatch they are; all by default.
-            n: samples in their minibatch.
+        The output and y are of these samples of a minibatch of n; of all by default.
         """
         if self.loss is None:
             return F.cross_entropy(output, y)

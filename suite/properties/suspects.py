@@ -53,9 +53,7 @@ class Evidence:
 def fitting(evidence: Evidence, off: str = WRONG_FACTOR) -> tuple[str, ...]:
     """Return a line on every bug that would have computed this gradient; several may fit a small case.
 
-    Args:
-        evidence: what is known of the step.
-        off: what a factor means to the optimizer.
+    `off` says what a factor means to the optimizer.
     """
     actual, right = evidence.actual, evidence.right
     if not bool(actual.isfinite().all()):
@@ -129,11 +127,7 @@ def _rounded(actual: Tensor, right: Tensor, steps: int) -> str | None:
 def scaled(actual: Tensor, right: Tensor, off: str = WRONG_FACTOR, beyond: float = BEYOND_ROUNDING) -> tuple[str, ...]:
     """Return a line where a gradient is the right one times a factor; one of 0 may have many causes.
 
-    Args:
-        actual: what was used.
-        right: of one device.
-        off: what a factor means to the optimizer.
-        beyond: by how much the factor has to differ from 1.
+    The factor has to differ from 1 by more than `beyond`; `off` says what it means to the optimizer.
     """
     share = factor(actual, right)
     if share and abs(share - 1) > beyond and alike(actual, share * right):

@@ -93,11 +93,8 @@ def gradient_bound(
 def half_of_the_largest(gradient: list[Tensor], parameters: list[Tensor], lr: float, share: float) -> list[Tensor]:
     """Return the error allowed for each gradient of a language model: a share of the largest entry, and the reading.
 
-    Args:
-        gradient: right ones, float64.
-        parameters: before the step, in the same shapes.
-        lr: learning rate of the step.
-        share: `half_the_digits` of the parameters' dtype.
+    The share is `half_the_digits` of the parameters' dtype. The gradients are right ones, float64, in the shapes of the
+    parameters before the step.
     """
     allowed = share * max(float(part.abs().max()) for part in gradient)
     return [allowed + share**2 * parameter.abs() / lr for parameter in parameters]  # share ** 2 is 2 u
@@ -198,11 +195,8 @@ class _Values(TorchFunctionMode):
 class _Magnitudes(TorchFunctionMode):
     """Computes magnitudes in the first half of a batch, and magnitudes with their errors in the second.
 
-    Args:
-        values: what `_Values` has kept of the net itself.
-
-    Attributes:
-        places: how many terms a sample adds to the gradient of a weight: the places of a convolution.
+    It gets what `_Values` has kept of the net. `places` is how many terms a sample adds to the gradient of a weight:
+    the places of a convolution.
     """
 
     def __init__(self, values: Sequence[Tensor]) -> None:

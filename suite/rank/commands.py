@@ -364,12 +364,7 @@ def send(state: State, start: int, ranks: list[int]) -> dict[str, Any]:
 def judge(state: State, check: str, case: dict[str, Any], variants: int, files: dict[str, list[str]]) -> Judgement:
     """Apply a check to what was seen in the last observed case; only rank 0 gets this command.
 
-    Args:
-        state: of the worker.
-        check: its name.
-        case: what the ranks were given.
-        variants: in low precision, of the case on one device.
-        files: of the records in each field of `suite.properties.seen.Seen`.
+    `files` has those of the records in each field of `suite.properties.seen.Seen`, which also describes `variants`.
     """
     records = {field: list(map(kept.read, map(Path, of_field))) for field, of_field in files.items()}
     [alone] = records.pop("alone", [None])

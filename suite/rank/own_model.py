@@ -233,9 +233,7 @@ def rows_of(X: Sequence[Tensor], y: Sequence[Tensor], given: Sequence[Tensor]) -
     A tensor of X must be among what it was given, and others help. Of equal samples the first one is named, unless the
     forward was also given something else, which may tell them apart.
 
-    Args:
-        X, y: the tensors of the whole minibatch, each (n, ...).
-        given: to the forward, in any order.
+    X and y are the tensors of the whole minibatch, each (n, ...), and the forward was `given` some in any order.
     """
     found = [(leaf, origins) for leaf in given if leaf.ndim and (origins := _origins(leaf, (*X, *y)))]
     only_these = len(found) == sum(leaf.ndim > 0 for leaf in given)

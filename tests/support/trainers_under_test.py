@@ -87,13 +87,6 @@ class LossOfOtherLabels(Single):
         return F.mse_loss(output, y[:, 7])
 
 
-class LossOfClasses(Single):
-    """Has a `loss` that returns one value for each class."""
-
-    def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        return output.mean(dim=0).repeat(100)
-
-
 class RaisesUnreadably(Single):
     """Raises an error whose text is not UTF-8."""
 
@@ -382,12 +375,6 @@ class NoReplicas:
     def __init__(self, model: nn.Module, devices: list[torch.device], *, lr: float) -> None: ...
 
     def step(self, X: Tensor, y: Tensor, global_batch_size: int) -> None: ...
-
-
-class EmptyReplicas(NoReplicas):
-    """Has an empty list of replicas."""
-
-    replicas: list[nn.Module] = []  # noqa: RUF012
 
 
 class OtherOracle(NoReplicas):
