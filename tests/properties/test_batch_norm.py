@@ -11,7 +11,7 @@ from reference.trainers.single import Single
 from suite.properties.case import Case, Net
 from suite.properties.observe import Observation
 from suite.properties.trainer import judge
-from tests.support.tampering import tampered
+from tests.support.in_this_process import tampered
 
 pytestmark = pytest.mark.usefixtures("one_intra_op_thread")
 

@@ -30,7 +30,7 @@ from suite.properties.observe import Observation
 from suite.properties.one_device import UNREAD
 from suite.properties.seen import Seen
 from suite.properties.trainer import CHECKS, NOTHING_MOVED, OF_STEPS, judge
-from tests.support.tampering import CASE, see, tampered
+from tests.support.in_this_process import CASE, see, tampered
 
 CPU = torch.device("cpu")
 

@@ -24,7 +24,7 @@ from suite.properties.contract import ContractError
 from suite.properties.seen import Seen
 from suite.properties.trainer import judge
 from tests.mutants import resumed_with_rank_0s_slices
-from tests.support.tampering import see
+from tests.support.in_this_process import see
 
 CASE = Case(2, (3, 4))
 pytestmark = pytest.mark.usefixtures("one_intra_op_thread")

@@ -1,9 +1,10 @@
-"""A bench without workers: cases for trainers of one process, put to them in the process of the test."""
+"""Trainers of one process in the process of the test: what they do in a case, and a bench without workers."""
 
 from __future__ import annotations
 
+import copy
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,16 +12,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reference.trainers.single import Single
 from suite.checks.bench import Bench
 from suite.processes.failure import WorkerFailure
 from suite.properties import contract, tolerance
 from suite.properties.answers import About, Judgement, Observed
-from suite.properties.case import Case
+from suite.properties.case import Case, Net
 from suite.properties.observe import Loss, Observation, observe
 from suite.properties.seen import Seen
 from suite.properties.trainer import judge
 
+CASE = Case(2, (5, 3), net=Net(hidden=(3,)))
 FINE = 1e-9  # of a bound: smaller errors are not looked for
+
+
+def see(trainer: type[Any], case: Case, check: str = "") -> Observation:
+    """Return what a trainer does on virtual devices in this process."""
+    return observe(trainer, [torch.device("cpu")] * case.world_size, case, check=check)[0]
+
+
+def tampered(change: Callable[[Observation], None], trainer: type[Any] = Single, case: Case = CASE) -> Seen:
+    """Return what a right trainer did, as the checks get it, changed."""
+    seen = copy.deepcopy(see(trainer, case))
+    change(seen)
+    return Seen(case, [seen])
 
 
 @dataclass
