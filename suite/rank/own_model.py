@@ -71,7 +71,8 @@ def train(trainer: type[Any], devices: Sequence[torch.device], job: ModelJob, ra
           and "passes": for each forward of a replica, "rows": which samples of the whole minibatch it got, None where
           that cannot be told; "training": whether a module was in training mode; and "outputs": [module, which of its
           calls, tensors], in the order in which calls end;
-        - "learned": for each step, those too that leave nothing else, what `evidence` returns.
+        - "learned": for each step, those too that leave nothing else, what `optimizers_seen` yields, and names of
+          parameters: "moved", "given" a gradient by torch's optimizers, and of these "nonzero".
 
     Raises:
         TooLarge: there is not enough memory.
@@ -152,7 +153,9 @@ def _observe(
             made.step(*given, n)
         gradients = {name: value.to_dense() for name, value in taken.items()}  # those of an embedding may be sparse
         after = _values(made, trained)
-        record["learned"].append(evidence(optimizers, gradients, before, after))
+        moved = [name for name, value in after.items() if not torch.equal(before[name], value)]
+        nonzero = [name for name, value in gradients.items() if bool((value != 0).any())]
+        record["learned"].append(optimizers | {"moved": moved, "given": list(gradients), "nonzero": nonzero})
         if number >= job.steps:
             continue
         for name in trained:
@@ -162,26 +165,6 @@ def _observe(
         record["steps"].append({"passes": hooked.passes, "gradients": gradients, "terms": terms})
     contract.close_trainer(made)
     return record
-
-
-def evidence(
-    optimizers: Record, gradients: Mapping[str, Tensor], before: Mapping[str, Tensor], after: Mapping[str, Tensor]
-) -> Record:
-    """Return what a step did to the trained parameters.
-
-    Args:
-        optimizers: what `optimizers_seen` collected.
-        gradients: what torch's optimizers were given, by parameter; others may have been updated without one.
-        before, after: the parameters' values.
-
-    Returns:
-        `optimizers`, and names of parameters: "moved", "given" a gradient, and of these "nonzero".
-    """
-    return optimizers | {
-        "moved": [name for name, value in after.items() if not torch.equal(before[name], value)],
-        "given": list(gradients),
-        "nonzero": [name for name, value in gradients.items() if bool((value != 0).any())],
-    }
 
 
 def _values(made: Any, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
