@@ -19,8 +19,7 @@ import pytest
 from suite import options
 from suite.base.sides import hosts_of
 from suite.checks import NOTE
-from suite.plan.cells import Cell, names
-from suite.plan.collectives import CollectiveCell, named, sweeps
+from suite.plan.cells import Cell, CollectiveCell, names, names_collectives, sweeps
 from suite.plan.config import Config
 from suite.room.devices import survey
 from suite.room.quiet import as_interrupts
@@ -152,7 +151,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "all_reduce_cell" in metafunc.fixturenames:
         # With a base in the run, and where only a verdict is wanted, all time goes to the cells.
         wanted = config.explain and config.against is None
-        chosen = sweeps(config.devices, config.world_sizes, every=named(config.repeat)) if wanted else []
+        chosen = sweeps(config.devices, config.world_sizes, every=names_collectives(config.repeat)) if wanted else []
         metafunc.parametrize("all_reduce_cell", [param(sweep, id=sweep.id) for sweep in chosen])
     if "scaling_cell" in metafunc.fixturenames:
         matrix = itertools.product(config.workloads, config.trainers, config.modes, config.world_sizes)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from suite.base.git import FULL_NAME, NO_COMMIT, GitError, git, git_or_none, is_shallow, is_unborn, toplevel
-from suite.plan.base import Base
+from suite.plan.config import Base
 from suite.plan.scripts import Script
 
 OLDEST_PYTHON = (3, 10)  # the workers' code needs it, and torch from 2.9 on is built for nothing older

@@ -18,8 +18,8 @@ from pathlib import Path
 import reference
 import suite
 from suite.base.git import Checkout, commit_here, digests
-from suite.plan.base import Base
 from suite.plan.cells import Side
+from suite.plan.config import Base
 from suite.processes.channel import Value
 from suite.processes.failure import WorkerFailure, repeated
 from suite.processes.group import START_TIMEOUT_S, Group, dismiss

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from suite.benchmarks.replay import Clock, replay
-from suite.plan.collectives import CollectiveCell
+from suite.plan.cells import CollectiveCell
 from suite.plugin import result_of
 from suite.records.record import CollectiveRecord, oversubscribed_mark
 from suite.render import commands

@@ -15,9 +15,8 @@ from datetime import UTC
 
 from suite.cli import pytest_run
 from suite.cli.command import Stop, known_of, whole_number, writing
-from suite.plan.base import Base
 from suite.plan.cells import arm
-from suite.plan.config import Config
+from suite.plan.config import Base, Config
 from suite.processes.folder import locked
 from suite.records import calibration
 from suite.records.calibration import ENOUGH, Calibration, Entry

@@ -1,4 +1,4 @@
-"""What a run is asked for and what it times: cells (one pytest item each) and arms (one thing timed in turn)."""
+"""What a run is asked for and what it times: cells and collectives (pytest items), and arms (timed in turn)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from suite.room.devices import Devices
+
 # A base is what the candidate is compared with; the pinned base is an older one, against which slow creep adds up.
 Side = Literal["candidate", "base", "pinned"]
 
 SINGLE = "single"  # the plain trainer on one device, which every speed-up is measured against
 PLAIN = "suite.rank.planting:Independent"  # the same on each of k devices, without any exchange
 APART = "apart"  # in the place of a script, its ranks without any exchange
+SIZES_BYTES = tuple(4**n for n in range(6, 13))  # 4 KiB to 16 MiB
+LARGE_BYTES = tuple(4**n for n in range(13, 16))  # to 1 GiB: the links between GPUs are not full below
+SHARDED = ("reduce_scatter", "all_gather")  # what FSDP exchanges with, and the halves of an all_reduce
+IN_PROCESS = ("naive", "tree", "ring", "sharded", "bucketed")  # `reference.all_reduce.ALL_REDUCE`, which loads torch
 MOST_PARTS = 8  # of a path or a module in a trainer's name; where they do not tell it from others, all of it does
 
 
@@ -122,3 +128,48 @@ def one_device_arms(cells: Sequence[Cell], *, speedup: bool) -> list[tuple[Arm, 
         for trainer in ([cell.trainer, SINGLE] if speedup and not cell.runs_script else [cell.trainer])
     ]
     return [(each,) for each in dict.fromkeys(wanted)]
+
+
+@dataclass(frozen=True)
+class CollectiveCell:
+    """One algorithm at one world size, over all message sizes; one pytest item.
+
+    Attributes:
+        algorithm: one of `IN_PROCESS`, or a backend of torch.distributed.
+        world_size: at least 2.
+        collective: "all_reduce", or one of `SHARDED` by a backend.
+    """
+
+    algorithm: str
+    world_size: int
+    collective: str = "all_reduce"
+
+    @property
+    def id(self) -> str:
+        """Readable; the pytest item's parameter id."""
+        return f"{self.collective}-{self.algorithm}-{self.world_size}"
+
+
+def sweeps(devices: Devices, world_sizes: Iterable[int], *, every: bool = True) -> list[CollectiveCell]:
+    """Return the items of a run; none on one device.
+
+    Args:
+        devices: of the run.
+        world_sizes: of the run.
+        every: the algorithms of the reference too, not only the backend's own, which projections need; and `SHARDED` on
+            CPU workers. NCCL always gets them, and gloo never does on GPUs, whose tensors it cannot gather.
+    """
+    chosen = []
+    for world_size in (size for size in world_sizes if size > 1):
+        backend = devices.backend(devices.here(world_size))
+        in_process = IN_PROCESS if every and world_size <= devices.per_host else ()
+        chosen += [CollectiveCell(algorithm, world_size) for algorithm in (backend, *in_process)]
+        if backend == "nccl" or (every and devices.kind == "cpu"):
+            chosen += [CollectiveCell(backend, world_size, collective) for collective in SHARDED]
+    return chosen
+
+
+def names_collectives(arguments: Sequence[str]) -> bool:
+    """Return whether pytest's arguments name items of collectives: by file, by node id, or in `-k`."""
+    naming = [argument for argument in arguments if not argument.startswith("--")]
+    return any(word in argument for argument in naming for word in ("all_reduce", *SHARDED, *IN_PROCESS))

@@ -12,8 +12,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from suite.plan.cells import Cell, names
-from suite.plan.collectives import CollectiveCell
+from suite.plan.cells import Cell, CollectiveCell, names
 from suite.plan.config import BUDGET_S
 from suite.records.record import CellRecord, CollectiveRecord, Record
 from suite.verdict import Outcome

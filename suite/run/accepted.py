@@ -18,8 +18,8 @@ from statistics import fmean
 
 from suite.base.bases import of_ref
 from suite.base.git import FULL_NAME
-from suite.plan.base import Base
 from suite.plan.cells import Cell, Side
+from suite.plan.config import Base
 from suite.records.baselines import AcceptedRun, Identity
 from suite.records.record import CheckRecord, Record, WaterfallRecord, differences
 from suite.run import judging, samples

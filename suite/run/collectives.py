@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from suite.base.sides import SidePool
-from suite.plan.collectives import IN_PROCESS, LARGE_BYTES, SIZES_BYTES, CollectiveCell
+from suite.plan.cells import IN_PROCESS, LARGE_BYTES, SIZES_BYTES, CollectiveCell
 from suite.processes.failure import WorkerFailure, repeated
 from suite.processes.group import START_TIMEOUT_S, Group, dismiss
 from suite.processes.jobs import Exchange, Timed

@@ -13,10 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from suite.plan import floors
-from suite.plan.cells import Cell
-from suite.plan.collectives import CollectiveCell
-from suite.plan.config import Config
+from suite.plan.cells import Cell, CollectiveCell
+from suite.plan.config import Config, floors_of
 from suite.processes.failure import harmless
 from suite.processes.folder import locked
 from suite.records import baselines, calibration
@@ -197,7 +195,7 @@ def execute(
         plan,
         baseline=baselines.read(config.report_dir, key),
         calibration=calibration.read(config.report_dir, key),
-        floors=floors.resolve(config.floors, selected.cells, config.devices.oversubscribed),
+        floors=floors_of(config.floors, selected.cells, config.devices.oversubscribed),
         sweeps=tuple(selected.sweeps),
         checks_to_come=selected.checks,
         begun_s=plan.begun_s - spent_s,

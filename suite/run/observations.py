@@ -9,8 +9,8 @@ from itertools import chain
 from typing import NamedTuple, Self, TypeVar
 
 from suite.plan import cells
-from suite.plan.base import Base
 from suite.plan.cells import Arm, Cell, Side
+from suite.plan.config import Base
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Job, Prepared
 from suite.properties.answers import About

@@ -10,10 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from suite.plan import cells
-from suite.plan.cells import Arm, Cell
-from suite.plan.collectives import CollectiveCell
-from suite.plan.config import Config
-from suite.plan.floors import Floor
+from suite.plan.cells import Arm, Cell, CollectiveCell
+from suite.plan.config import Config, Floor
 from suite.plan.workloads import Workload
 from suite.processes.jobs import LOADERS
 from suite.records import record

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from suite.base.git import CheckoutError
-from suite.plan.base import Base
-from suite.plan.cells import Arm, Cell, Side
-from suite.plan.collectives import CollectiveCell
-from suite.plan.config import Config
+from suite.plan.cells import Arm, Cell, CollectiveCell, Side
+from suite.plan.config import Base, Config
 from suite.processes.failure import WorkerFailure
 from suite.properties.answers import About
 from suite.records.counters import Count, Counters

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from suite.plan import cells
-from suite.plan.base import Base
 from suite.plan.cells import Arm, Cell, Side
-from suite.plan.config import Budget, Config
+from suite.plan.config import Base, Budget, Config
 from suite.plan.workloads import BUILT_IN, Recipe
 from suite.processes.jobs import Job, Place, Prepared
 from suite.records.baselines import AcceptedCell, AcceptedRun, Baseline

@@ -18,9 +18,8 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from suite.plan.base import Base
 from suite.plan.cells import PLAIN, Arm, Cell, Side
-from suite.plan.config import Config
+from suite.plan.config import Base, Config
 from suite.processes.channel import Value
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Job, PeakMemory, Prepared, TrainingRecipe

@@ -12,7 +12,7 @@ import pytest
 
 from suite.base import bases
 from suite.plan import scripts
-from suite.plan.base import Base
+from suite.plan.config import Base
 from tests.support.processes import all_end
 from tests.support.project import REPOSITORY
 from tests.support.repositories import Repository

@@ -16,7 +16,7 @@ import suite
 from suite.base import bases, sides
 from suite.base.git import CheckoutError
 from suite.base.sides import Sides
-from suite.plan.base import Base
+from suite.plan.config import Base
 from tests.support.repositories import Repository
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from suite import options
 from suite.options import OPTIONS
-from suite.plan import floors, workloads
+from suite.plan import workloads
+from suite.plan.config import Floor, floors_in
 from suite.processes.failure import harmless
 from suite.records.record import Record
 from suite.render import commands, markdown
@@ -105,7 +106,7 @@ def toml(value: Any) -> str:
 @hostile
 @given(
     name=TEXTS,
-    key=st.sampled_from([*workloads.Workload.model_fields, *floors.Floor.model_fields, "other"]),
+    key=st.sampled_from([*workloads.Workload.model_fields, *Floor.model_fields, "other"]),
     value=TOML,
     table=st.sampled_from(["workloads.{}", "workloads.{}.accuracy", "floors", "[floors]", "workloads", "{}"]),
 )
@@ -116,7 +117,7 @@ def test_a_table_in_pyproject_is_used_or_refused(tmp_path: Path, name: str, key:
     file.write_text(f'{heading}\nmodel = "toy"\n{key} = {toml(value)}\n', encoding="utf-8", errors="surrogatepass")
     try:
         known = workloads.available(file)
-        floors.available(file, known)
+        floors_in(file, known)
     except ValueError:  # `options.read` makes a usage error of it
         return
     assert all("/" not in workload and workload.isprintable() for workload in known)

@@ -19,7 +19,7 @@ from suite.benchmarks.test_scaling import lacks_baseline, properties
 from suite.checks.script import again, explain, world_size
 from suite.cli import pytest_run
 from suite.plan import scripts
-from suite.plan.collectives import CollectiveCell
+from suite.plan.cells import CollectiveCell
 from suite.plan.workloads import available as workloads_of
 from suite.processes.jobs import ScriptRun
 from suite.records.files import read_model

@@ -16,8 +16,7 @@ from reference.all_reduce import ALL_REDUCE
 from suite.base.sides import SidePool
 from suite.benchmarks.test_all_reduce import properties
 from suite.checks.bench import Bench
-from suite.plan import collectives as collective_cells
-from suite.plan.collectives import IN_PROCESS, SIZES_BYTES, CollectiveCell, sweeps
+from suite.plan.cells import IN_PROCESS, SIZES_BYTES, CollectiveCell, names_collectives, sweeps
 from suite.plan.config import Config
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Exchange, Timed
@@ -269,7 +268,7 @@ def test_the_bus_bandwidth_of_a_half_is_half_of_an_all_reduces(collective: str, 
     ],
 )
 def test_the_references_algorithms_are_timed_where_they_are_named(arguments: list[str], named: bool) -> None:
-    assert collective_cells.named(arguments) == named
+    assert names_collectives(arguments) == named
 
 
 def test_the_controller_knows_the_references_algorithms_without_loading_torch() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from suite.plan.base import Base
+from suite.plan.config import Base
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Counted, Tally
 from suite.records import baselines

@@ -10,10 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from suite.plan.base import Base
-from suite.plan.cells import Arm, Cell
-from suite.plan.collectives import CollectiveCell
-from suite.plan.floors import Floor
+from suite.plan.cells import Arm, Cell, CollectiveCell
+from suite.plan.config import Base, Floor
 from suite.records.calibration import promise
 from suite.room.devices import Devices
 from suite.run import forecast

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from suite.plan.base import Base
 from suite.plan.cells import SINGLE, Arm
+from suite.plan.config import Base
 from suite.processes.failure import WorkerFailure
 from suite.processes.jobs import Prepared
 from suite.properties.answers import About

@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from suite.plan.base import Base
 from suite.plan.cells import Cell
-from suite.plan.config import Budget
+from suite.plan.config import Base, Budget
 from suite.records.record import CellRecord
 from suite.render import lead
 from suite.run import blocks, results, schedule

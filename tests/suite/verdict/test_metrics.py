@@ -8,7 +8,7 @@ import numpy
 import pytest
 from scipy import stats
 
-from suite.plan.collectives import SIZES_BYTES
+from suite.plan.cells import SIZES_BYTES
 from suite.verdict import alpha_beta, metrics
 from suite.verdict.alpha_beta import Line, algbw_gb_per_s, busbw_gb_per_s, fit, fit_line
 from suite.verdict.metrics import Interval
