@@ -1,19 +1,32 @@
-"""Count devices without torch, and read `--scaling-devices`."""
+"""Count devices without torch, and read `--scaling-devices`.
+
+GPUs of NVIDIA are counted through NVML. It shows none of AMD's, which the kernel's driver (KFD) lists as files. To
+torch with ROCm these are devices of type "cuda", and the backend "nccl" is RCCL, so the rest of the suite treats them
+as NVIDIA's; a worker confirms their number before anything is measured. Not covered of AMD: clocks, heat, power, memory
+errors, other processes and links, for which ROCm has a library of its own. No GPU of AMD has run this.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from suite.room import nvml, rocm
+from suite.room import nvml
+from suite.room.errors import content
 from suite.room.limits import cpu_quota, usable_cores
 from suite.room.quiet import available_cores
 
+SYSTEM = Path("/sys")
+KFD_NODES = Path("class/kfd/kfd/topology/nodes")  # below SYSTEM; a node is a CPU or a GPU
+AMD_REMEDY = "compare with rocminfo, and see ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES"
+AMD_UNREAD = (
+    "clocks, throttling, memory errors and other processes are not read on GPUs of AMD, and links are not known"
+)
 TOO_FEW = "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES"
 ONE_SLICE = (
     "CUDA shows a process one MIG slice; for more devices end the MIG mode of the cards (as root, nvidia-smi -mig 0)"
@@ -129,13 +142,13 @@ class Build:
     platform: Literal["cuda", "rocm", "cpu", "unknown"] = "unknown"
 
 
-def survey(build: Build | None = None, system: Path = rocm.SYSTEM) -> Survey:
+def survey(build: Build | None = None, system: Path = SYSTEM) -> Survey:
     """Return what is here for this build of torch, by default the installed one."""
     build = build or torch_build()
     if build.platform == "rocm":
-        amd, mine = rocm.shown(system=system), set(available_cores())
-        near = tuple(tuple(sorted(mine.intersection(rocm.near(gpu, system)))) for gpu in amd)
-        return Survey(((),) * len(amd), near, by="the kernel", remedy=rocm.REMEDY)
+        amd, mine = amd_gpus(system=system), set(available_cores())
+        near = tuple(tuple(sorted(mine.intersection(_near_amd(gpu, system)))) for gpu in amd)
+        return Survey(((),) * len(amd), near, by="the kernel", remedy=AMD_REMEDY)
     try:
         with nvml.opened() as cards:
             setting = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -160,6 +173,43 @@ def survey(build: Build | None = None, system: Path = rocm.SYSTEM) -> Survey:
     uuids = tuple(tuple(dict.fromkeys((gpu.uuid, gpu.card_uuid))) for gpu in shown)
     too_few = ONE_SLICE if any(gpu.uuid != gpu.card_uuid for gpu in shown) else TOO_FEW
     return Survey(uuids, tuple(cores), problem, driver=cards.driver, refused=refused, too_few=too_few)
+
+
+def amd_gpus(environment: Mapping[str, str] = os.environ, system: Path = SYSTEM) -> tuple[nvml.Gpu, ...]:
+    """Return the GPUs that HIP would show, in its order; NVML has no handles of them.
+
+    ROCR_VISIBLE_DEVICES chooses first; of what it leaves HIP_VISIBLE_DEVICES chooses, or CUDA_VISIBLE_DEVICES where
+    that is not set (ROCm documentation, "GPU isolation techniques").
+    """
+    left = {gpu.uuid: gpu for gpu in _of_kfd(system)}
+    inner = environment.get("HIP_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES"))
+    for setting in (environment.get("ROCR_VISIBLE_DEVICES"), inner):
+        left = {uuid: left[uuid] for uuid in nvml.visible(list(left), setting)}
+    return tuple(left.values())
+
+
+def _near_amd(gpu: nvml.Gpu, system: Path = SYSTEM) -> tuple[int, ...]:
+    """Return the cores in the NUMA node of a GPU; none where the kernel does not say."""
+    listed = content(system / "bus/pci/devices" / str(gpu.handle) / "local_cpulist")
+    cores: list[int] = []
+    for part in filter(None, listed.split(",")):
+        first, _, last = part.partition("-")
+        cores += range(int(first), int(last or first) + 1)
+    return tuple(cores)
+
+
+def _of_kfd(system: Path) -> Iterator[nvml.Gpu]:
+    nodes = [path for path in (system / KFD_NODES).glob("*") if path.name.isdigit()]
+    for node in sorted(nodes, key=lambda path: int(path.name)):
+        has = dict(re.findall(r"^(\w+) (\d+)$", content(node / "properties"), re.MULTILINE))
+        if not int(has.get("simd_count", 0)):  # a CPU; or a GPU that this container may not use, whose file is empty
+            continue
+        version, location = int(has.get("gfx_target_version", 0)), int(has.get("location_id", 0))
+        architecture = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+        unique = int(has.get("unique_id", 0))
+        uuid = f"GPU-{unique:016x}" if unique else f"GPU-node-{node.name}"
+        address = f"{int(has.get('domain', 0)):04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}"
+        yield nvml.Gpu(uuid, f"AMD {architecture}", address, None, uuid)
 
 
 def _unsliced(cards: nvml.Cards) -> Iterator[str]:

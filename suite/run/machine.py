@@ -21,8 +21,8 @@ import psutil
 from suite.base.git import NO_COMMIT, GitError, changes, git, git_or_none, is_unborn
 from suite.processes.failure import harmless
 from suite.records.record import MAX_VARIABLES, Machine
-from suite.room import hardware, nvml, quiet, rocm
-from suite.room.devices import Build, Devices, torch_build
+from suite.room import hardware, nvml, quiet
+from suite.room.devices import AMD_UNREAD, SYSTEM, Build, Devices, amd_gpus, torch_build
 from suite.room.errors import content
 from suite.room.nvml import Cards, Gpu
 
@@ -36,7 +36,7 @@ VARIABLES = re.compile(
 LONGEST, LONGEST_TEXT = 200, 1000  # characters of a variable's value; of a sentence
 
 
-def describe(devices: Devices, build: Build | None = None, system: Path = rocm.SYSTEM) -> Machine:
+def describe(devices: Devices, build: Build | None = None, system: Path = SYSTEM) -> Machine:
     """Return this machine as the record keeps it.
 
     Args:
@@ -47,7 +47,7 @@ def describe(devices: Devices, build: Build | None = None, system: Path = rocm.S
     if devices.kind != "cuda":
         return _machine(devices, Cards(()), ())
     if (build or torch_build()).platform == "rocm":
-        return _machine(replace(devices, problem=devices.problem or rocm.UNREAD), Cards(()), rocm.shown(system=system))
+        return _machine(replace(devices, problem=devices.problem or AMD_UNREAD), Cards(()), amd_gpus(system=system))
     with nvml.opened() as cards:
         return _machine(devices, cards, cards.shown(os.environ.get("CUDA_VISIBLE_DEVICES")))
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import psutil
 import pytest
@@ -19,16 +20,9 @@ from suite.processes.pool import Pool
 from suite.run import campaign, results
 from suite.run.observations import Observations
 from suite.verdict import Outcome
-from tests.processes.test_restart import (  # noqa: F401
-    ENDED_AGAIN,
-    RESTARTED,
-    pid_of_rank,
-    pool,
-    said,
-)
 from tests.support import learners, mischief
 from tests.support.measurements import run_of, settings
-from tests.support.processes import all_end, kill_launcher
+from tests.support.processes import ENDED_AGAIN, RESTARTED, all_end, kill_launcher, pid_of_rank
 from tests.support.project import REPOSITORY
 
 BLOBS = f"{learners.__name__}:overlapping_blobs"
@@ -36,11 +30,6 @@ TINY = Workload(
     name="tiny", model="toy", dataset=BLOBS, batch=32, accuracy=Recipe(dataset=BLOBS, init="default", epochs=3)
 )
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes end with their parent on Linux only")
-
-
-@pytest.fixture(params=[True, False], ids=["forked", "executed"])
-def forks(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
 
 
 def measure(cell: Cell, *moments: str, sessions: int, forks: bool = True) -> tuple[Observations, list[str]]:
@@ -99,23 +88,27 @@ def test_a_session_whose_template_is_killed_is_discarded_once_and_then_an_error(
     assert re.fullmatch(ENDED_AGAIN, cell.reason)
 
 
-def test_what_was_asked_is_repeated_once_and_then_fails(pool: Pool, said: list[str]) -> None:  # noqa: F811
-    group = pool.group("helper", 1)
-    before = pid_of_rank(group)
-    kill_launcher(pool)
-    assert all_end([before]), "workers end with it"
-    with pytest.raises(LauncherEnded):
-        pid_of_rank(group)
-    again = pool.group("helper", 1)
-    after = pid_of_rank(again)
-    assert re.fullmatch(RESTARTED, "".join(said))
-    kill_launcher(pool)
-    assert all_end([after])
-    with pytest.raises(WorkerFailure, match=ENDED_AGAIN):
-        pid_of_rank(again)
-    with pytest.raises(WorkerFailure, match=f"late: {ENDED_AGAIN}"):
-        pool.launch("late", 1)
-    assert (len(said), pool.groups) == (1, {})
+@pytest.mark.parametrize("templates", ["one", "none"], ids=["forked", "executed"])
+def test_what_was_asked_is_repeated_once_and_then_fails(templates: Literal["one", "none"]) -> None:
+    said: list[str] = []
+    with Pool(kind="cpu", import_paths=[REPOSITORY], templates=templates) as pool:
+        pool.restarted = said.append
+        group = pool.group("helper", 1)
+        before = pid_of_rank(group)
+        kill_launcher(pool)
+        assert all_end([before]), "workers end with it"
+        with pytest.raises(LauncherEnded):
+            pid_of_rank(group)
+        again = pool.group("helper", 1)
+        after = pid_of_rank(again)
+        assert re.fullmatch(RESTARTED, "".join(said))
+        kill_launcher(pool)
+        assert all_end([after])
+        with pytest.raises(WorkerFailure, match=ENDED_AGAIN):
+            pid_of_rank(again)
+        with pytest.raises(WorkerFailure, match=f"late: {ENDED_AGAIN}"):
+            pool.launch("late", 1)
+        assert (len(said), pool.groups) == (1, {})
 
 
 def test_where_nobody_repeats_it_fails_what_was_asked_and_the_next_group_works(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The warm template: what its workers share, what they do not, and when it refuses to fork."""
+"""The warm template and the launcher: what workers share, when a group cannot start, and what is started again."""
 
 from __future__ import annotations
 
@@ -6,27 +6,33 @@ import contextlib
 import errno
 import os
 import random
+import re
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import psutil
 import pytest
 
 from suite import template
 from suite.checks.bench import Bench
 from suite.processes.channel import Channel, ChannelClosed, Ended, Exit, Start
+from suite.processes.failure import WorkerFailure
 from suite.processes.pool import Pool
-from suite.room import limits
+from suite.room import limits, quiet
 from tests.support import on_ranks
-from tests.support.processes import all_end, launcher_of
+from tests.support.processes import ENDED_AGAIN, RESTARTED, all_end, kill_launcher, launcher_of, pid_of_rank
 from tests.support.project import REPOSITORY
 
 HERE = "tests.processes.test_template"
 forked = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="workers are forked on Linux only")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="processes end with their parent on Linux only")
 
 
 def what_a_worker_starts_with() -> dict[str, Any]:
@@ -203,3 +209,107 @@ class TestSeveralAtOnce:
 
 def test_a_pool_that_is_not_renewed_has_one(bench: Bench) -> None:
     assert bench.pool.launchers.all == (bench.pool.launchers.current,)
+
+
+@linux
+def test_a_template_that_had_nothing_to_do_or_still_loads_costs_nothing() -> None:
+    """The kernel may end it at any time."""
+    said: list[str] = []
+    with Pool(kind="cpu", import_paths=[REPOSITORY]) as pool:
+        pool.restarted = said.append
+        kill_launcher(pool)
+        parent_of_a_rank(pool, "first")
+        assert re.fullmatch(RESTARTED, "".join(said))
+        kill_launcher(pool)
+        assert all_end([pool._process.pid])
+        with pytest.raises(WorkerFailure, match=ENDED_AGAIN):
+            pool.launch("second", 1)
+
+
+@linux
+def test_a_template_that_waited_for_a_later_session_takes_its_place_at_once() -> None:
+    said: list[str] = []
+    with Pool(kind="cpu", import_paths=[REPOSITORY], templates="renewed") as pool:
+        pool.restarted = said.append
+        pool.wait_for_templates()
+        waits = pool.launchers.all[-1]
+        kill_launcher(pool)
+        assert all_end([pool._process.pid])
+        parent_of_a_rank(pool, "first")
+        assert pool._process is waits or len(quiet.available_cores()) == 1, "on one core none waits"
+    assert re.fullmatch(RESTARTED, "".join(said))
+
+
+@linux
+def test_the_kernel_ends_a_worker_before_its_template_where_memory_is_short(bench: Bench) -> None:
+    pid = pid_of_rank(bench.group(1))
+    own, of_worker = (int(Path(f"/proc/{each}/oom_score_adj").read_text()) for each in ("self", pid))
+    assert of_worker == min(quiet.MOST_OOM_SCORE, own + quiet.OOM_SCORE)
+
+
+def what_the_controller_hears(log_dir: str) -> dict[str, Any]:
+    """Start a group as the launcher does, and return what arrives at the other end of its connection."""
+    from suite import launch  # loads torch
+
+    own, controllers = map(Channel, socket.socketpair())
+    launch.run_group(own, Start("group", 1, log_dir, ()), threading.Lock(), {"group"})
+    return controllers.receive(30)
+
+
+def test_a_group_without_a_folder_for_its_outputs_ends_with_the_cause(bench: Bench, tmp_path: Path) -> None:
+    """The disk may be full by then, or the folder of another user."""
+    taken = tmp_path / "taken"
+    taken.touch()
+    [heard] = on_ranks.run(bench, f"{HERE}:what_the_controller_hears", [1], log_dir=str(taken))[1]
+    cause = f"NotADirectoryError: log_dir: {taken} is a file"
+    assert heard == {"event": "ended", "group": "group", "failures": [], "cause": cause}
+
+
+def what_the_reaper_is_told(log_dir: str, away: bool) -> list[list[tuple[int, int]]]:
+    """Run two groups that end one after the other, and return the signals that were sent by the end of each.
+
+    Args:
+        log_dir: an empty folder.
+        away: whether the controller is on another host.
+    """
+    from suite import launch  # loads torch
+
+    begun = {name: threading.Event() for name in ("first", "second")}
+    over = {name: threading.Event() for name in begun}
+    signals: list[tuple[int, int]] = []
+
+    def agent(config: Any, _: str) -> Callable[..., None]:
+        def waits(*_: str) -> None:
+            begun[config.run_id].set()
+            assert over[config.run_id].wait(30)
+
+        return waits
+
+    own, controllers = map(Channel, socket.socketpair())
+    by_the_end_of_each = []
+    with (
+        mock.patch.object(launch, "elastic_launch", agent),
+        mock.patch.object(os, "kill", lambda *sent: signals.append(sent)),
+    ):
+        serving = threading.Thread(target=launch.serve, args=(own, lambda start: start), kwargs={"away": away})
+        serving.start()
+        for name in begun:
+            controllers.send(Start(name, 1, log_dir, ()))
+        assert all(each.wait(30) for each in begun.values())
+        for name in begun:
+            over[name].set()
+            assert controllers.receive(30)["group"] == name
+            by_the_end_of_each.append(list(signals))
+        controllers.close()
+        serving.join(30)
+    return by_the_end_of_each
+
+
+def test_the_reaper_of_another_host_is_told_when_the_last_group_there_has_ended(bench: Bench, tmp_path: Path) -> None:
+    """It ends what ranks have left then; a group that still runs may need that."""
+    function = f"{HERE}:what_the_reaper_is_told"
+    [elsewhere] = on_ranks.run(bench, function, [1], log_dir=str(tmp_path), away=True)[1]
+    parent = psutil.Process(bench.group(1).pids[0]).ppid()
+    assert elsewhere == [[], [[parent, signal.SIGUSR1]]]
+    [here] = on_ranks.run(bench, function, [1], log_dir=str(tmp_path), away=False)[1]
+    assert here == [[], []]

@@ -13,8 +13,20 @@ from collections.abc import Iterable, Iterator
 import psutil
 
 from suite.processes.channel import Channel
+from suite.processes.group import Group
 from suite.processes.launchers import LauncherProcess
 from suite.processes.pool import Pool
+
+RESTARTED = (
+    r"the launcher has ended: signal 9 \(SIGKILL\); dmesg may tell what ended it; "
+    r"it is started again, once in a run, and what it did is repeated"
+)
+ENDED_AGAIN = r"the launcher has ended again: signal 9 \(SIGKILL\); dmesg may tell what ended it"
+
+
+def pid_of_rank(group: Group) -> int:
+    """Return the pid of rank 0, which has answered then."""
+    return int(group.request_first(dict, "call", function="os:getpid", arguments={})["returned"])
 
 
 def kill_launcher(pool: Pool) -> None:

@@ -11,8 +11,7 @@ import pytest
 
 from suite.processes.group import START_TIMEOUT_S
 from suite.processes.jobs import TorchGpu, TorchGpus
-from suite.room import rocm
-from suite.room.devices import Survey
+from suite.room.devices import AMD_REMEDY, Survey
 from suite.run import confirming
 from suite.run.confirming import has_kernels, mismatch
 from tests.support import stand_in
@@ -34,7 +33,7 @@ def answer(*uuids: str, reason: str = "", capability: tuple[int, int] = (9, 0)) 
 
 OLD = answer(ONE, TWO, capability=(6, 1))
 # The kernel counts GPUs of AMD, and torch names the architecture of each.
-OF_AMD = Survey(gpus=((), ()), by="the kernel", remedy=rocm.REMEDY)
+OF_AMD = Survey(gpus=((), ()), by="the kernel", remedy=AMD_REMEDY)
 
 
 def amd(*architectures: str) -> TorchGpus:
