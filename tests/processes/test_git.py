@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from suite.base.bases import of_ref
-from suite.base.git import Checkout, CheckoutError, GitError, changes, git, is_shallow, is_written, toplevel
+from suite.base.git import Checkout, CheckoutError, GitError, changes, git, is_written, toplevel
 from suite.options import read
 from suite.room import devices
 from suite.run import machine
@@ -184,13 +184,6 @@ def test_a_command_that_takes_too_long_is_ended(repository: Repository) -> None:
         git(repository.path, "hash-object", "--stdin", timeout_s=1e-6)
 
 
-def test_a_shallow_clone_is_recognised(repository: Repository, tmp_path: Path) -> None:
-    repository.commit()
-    repository.git("clone", "--quiet", "--depth=1", f"file://{repository.path}", str(tmp_path / "clone"))
-    assert is_shallow(tmp_path / "clone")
-    assert not is_shallow(repository.path)
-
-
 def tag(repository: Repository, name: str = "v1.0") -> str:
     return repository.git("rev-parse", name)
 
@@ -249,16 +242,6 @@ class TestCheckout:
         assert not (tmp_path / "ran").exists()
         subprocess.run(["git", "clone", "-q", str(repository.path), str(tmp_path / "by hand")], check=True)
         assert (tmp_path / "ran").exists(), "these hooks do not work, so the test has shown nothing"
-
-    def test_a_hook_of_another_repository_does_not_redirect_it(
-        self, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        other, commit = Repository(tmp_path / "other"), tag(repository)
-        monkeypatch.setenv("GIT_DIR", str(other.path / ".git"))
-        monkeypatch.setenv("GIT_INDEX_FILE", str(other.path / ".git" / "index"))
-        with Checkout(repository.path, commit) as checkout:
-            assert (checkout.folder / "bench/old.py").is_file()
-        assert not (other.path / ".git" / "index").exists()
 
     def test_a_linked_worktree_is_a_repository(self, repository: Repository, tmp_path: Path) -> None:
         repository.git("worktree", "add", "--quiet", str(tmp_path / "linked"))

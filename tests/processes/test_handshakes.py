@@ -12,7 +12,6 @@ from suite.processes import hosts
 from suite.processes.channel import (
     MAX_LINE_BYTES,
     Channel,
-    ChannelClosed,
     ChannelGarbled,
 )
 from suite.processes.hosts import Handshake, Listener, WrongSecret, dial
@@ -120,35 +119,12 @@ def test_a_long_line_before_the_proof_is_refused(listener: Listener) -> None:
     there.close()
 
 
-def test_silent_connections_are_few_and_end_in_time(listener: Listener) -> None:
-    silent = [connected(listener) for _ in range(hosts.MOST_HANDSHAKES)]
-    assert all(handshake for _, handshake in silent)
-    assert listener.full
-    assert not listener.late()
-    listener.handshakes[3].deadline -= hosts.HANDSHAKE_S
-    [late] = listener.late()
-    listener.refuse(late, "late")
-    late.channel.close()
-    assert not listener.full
-    assert (len(listener.handshakes), listener.refused) == (hosts.MOST_HANDSHAKES - 1, {"127.0.0.1": "late"})
-    for mute, _ in silent:
-        mute.close()
-
-
 def test_a_port_that_says_nothing_is_not_waited_for() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as mute,
         pytest.raises(WrongSecret, match="refused the proof of this host"),
     ):
         dial(f"tcp://127.0.0.1:{mute.getsockname()[1]}", SECRET, handshake_s=0.1)
-
-
-def test_a_peer_that_leaves_without_a_word_is_told_apart_from_a_proof(listener: Listener) -> None:
-    there, handshake = connected(listener)
-    there.close()
-    assert handshake is not None
-    with pytest.raises(ChannelClosed):
-        handshake.channel.receive(5)
 
 
 @pytest.mark.parametrize("secret", ["", "short", "fifteen letters"])

@@ -31,7 +31,7 @@ from suite.processes.channel import (
     read,
 )
 from suite.processes.failure import WorkerFailure
-from suite.processes.hosts import Hosts, OtherHosts
+from suite.processes.hosts import Hosts, Listener, OtherHosts
 from suite.processes.pool import Pool
 from tests.support.processes import arrives
 from tests.support.project import REPOSITORY
@@ -52,7 +52,6 @@ def known(count: int = 3, per_host: int = 2, **changed: Any) -> Hosts:
 
 # This host's launcher, without torchrun, once a file is there.
 LATE = """\
-#!/bin/sh
 while [ ! -e {go} ]; do sleep .02; done
 while [ "$1" != --socket ]; do shift; done
 exec {python} -m suite.launch --socket "$2"
@@ -70,14 +69,19 @@ while controller.recv(1000):
 """
 
 
+def program(folder: Path, *lines: str) -> str:
+    """Return a shell script that stands for an interpreter."""
+    python = folder / "python"
+    python.write_text("\n".join(("#!/bin/sh", *lines, "")))
+    python.chmod(0o755)
+    return str(python)
+
+
 @pytest.fixture
 def idle(tmp_path: Path) -> str:
     """Return an interpreter that runs such a launcher, whatever it is asked to run."""
-    script, python = tmp_path / "idle.py", tmp_path / "python"
-    script.write_text(IDLE)
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} {script} "$@"\n')
-    python.chmod(0o755)
-    return str(python)
+    (tmp_path / "idle.py").write_text(IDLE)
+    return program(tmp_path, f'exec {sys.executable} {tmp_path}/idle.py "$@"')
 
 
 @pytest.fixture
@@ -94,6 +98,11 @@ def channel() -> Any:
 def others(pool: Pool) -> OtherHosts:
     assert pool._other_hosts is not None
     return pool._other_hosts
+
+
+def connect(listener: Listener) -> socket.socket:
+    """Connect without saying anything."""
+    return socket.create_connection(("127.0.0.1", int(listener.address.rpartition(":")[2])), 5)
 
 
 def joined(pool: Pool, *names: str) -> list[Channel]:
@@ -196,11 +205,9 @@ def test_a_host_that_leaves_is_named_and_cannot_be_waited_for(elsewhere: OtherHo
 
 
 def test_a_host_that_is_there_before_the_controllers_own_launcher_takes_part(tmp_path: Path) -> None:
-    go, python = tmp_path / "go", tmp_path / "python"
-    python.write_text(LATE.format(go=go, python=sys.executable))
-    python.chmod(0o755)
-    asked: list[Start] = []
-    with Pool(kind="cpu", python=str(python), hosts=known(count=2, per_host=1, join_s=60.0)) as pool:
+    go, asked = tmp_path / "go", list[Start]()
+    python = program(tmp_path, LATE.format(go=go, python=sys.executable))
+    with Pool(kind="cpu", python=python, hosts=known(count=2, per_host=1, join_s=60.0)) as pool:
 
         def take_part() -> None:
             other = hosts.dial(str(pool._other_hosts.listener.address), ENVIRONMENT["SCALING_SECRET"].encode())
@@ -220,9 +227,8 @@ def test_all_ranks_of_a_large_cell_are_let_in_however_late_they_answer() -> None
     """Three times as many connections as may be unproved, and strangers that never answer among the first of them."""
     secret = ENVIRONMENT["SCALING_SECRET"].encode()
     with Pool(kind="cpu", python="/bin/true", hosts=known(count=2, per_host=1)) as pool:
-        listener = pool._other_hosts.listener
-        _, _, port = listener.address.rpartition(":")
-        connections = [socket.create_connection(("127.0.0.1", int(port)), 5) for _ in range(3 * hosts.MOST_HANDSHAKES)]
+        listener = others(pool).listener
+        connections = [connect(listener) for _ in range(3 * hosts.MOST_HANDSHAKES)]
         proved: list[hosts.Channel] = []
 
         def answer() -> None:
@@ -251,36 +257,27 @@ def test_all_ranks_of_a_large_cell_are_let_in_however_late_they_answer() -> None
             connection.close()
 
 
-@pytest.mark.parametrize("nonsense", [b"[" * 1000, b'{"challenge": "\\ud800", "proof": "b"}', b"[]"])
-def test_strangers_cannot_end_a_run(nonsense: bytes) -> None:
+def test_strangers_cannot_end_a_run() -> None:
     with Pool(kind="cpu", python="/bin/true", hosts=known(count=2, per_host=1)) as pool:
-        listener = pool._other_hosts.listener
-        _, _, port = listener.address.rpartition(":")
-        with socket.create_connection(("127.0.0.1", int(port)), 5) as stranger:
-            stranger.sendall(nonsense + b"\n")
-            deadline = time.monotonic() + 30
-            while not listener.refused:
-                assert pool.wait(deadline)
-            assert not listener.handshakes
+        listener, deadline = others(pool).listener, time.monotonic() + 30
+        for nonsense in (b"[" * 1000, b'{"challenge": "\\ud800", "proof": "b"}', b"[]"):
+            listener.refused.clear()
+            with connect(listener) as stranger:
+                stranger.sendall(nonsense + b"\n")
+                while not listener.refused:
+                    assert pool.wait(deadline)
+                assert not listener.handshakes
 
 
 def test_a_host_that_talks_nonsense_has_left() -> None:
     with Pool(kind="cpu", python="/bin/true", hosts=known(count=2, per_host=1)) as pool:
-        listener = pool._other_hosts.listener
-
-        def take_part() -> None:
-            other = hosts.dial(listener.address, ENVIRONMENT["SCALING_SECRET"].encode())
-            other.send(LIKE_US)
-            other.receive(30)
-            other.send({"event": "ended"})
-
-        thread = threading.Thread(target=take_part, daemon=True)
-        thread.start()
+        [other] = joined(pool, "b")
+        other.send({"event": "ended"})
         deadline = time.monotonic() + 30
-        while not pool._other_hosts.problem:
+        while not others(pool).problem:
             assert pool.wait(deadline)
-        assert pool._other_hosts.problem.startswith("host b (127.0.0.1) has left the run")
-        thread.join(30)
+        assert others(pool).problem.startswith("host b (127.0.0.1) has left the run")
+        other.close()
 
 
 def test_where_one_host_has_left_the_ranks_of_the_others_are_still_ended(idle: str) -> None:
@@ -310,8 +307,7 @@ def test_a_host_that_left_while_nobody_listened_is_named_instead_of_waited_for(i
 def test_a_proof_that_arrived_before_the_controller_looked_counts_although_its_time_is_over() -> None:
     with Pool(kind="cpu", python="/bin/true", hosts=known(count=2, per_host=1)) as pool:
         listener, deadline = others(pool).listener, time.monotonic() + 10
-        _, _, port = listener.address.rpartition(":")
-        proves, silent = (Channel(socket.create_connection(("127.0.0.1", int(port)), 5)) for _ in range(2))
+        proves, silent = (Channel(connect(listener)) for _ in range(2))
         while len(listener.handshakes) < 2:
             assert pool.wait(deadline)
         challenge, _ = proves.receive(5)["challenge"], silent.receive(5)
@@ -331,10 +327,8 @@ def test_a_proof_that_arrived_before_the_controller_looked_counts_although_its_t
 
 
 def test_a_launcher_that_ends_by_itself_is_the_cause_and_not_the_hosts_that_have_not_come(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho 'torchrun: error: argument --rdzv-conf' >&2\nexit 2\n")
-    python.chmod(0o755)
-    with Pool(kind="cpu", python=str(python), hosts=known(count=2, per_host=1)) as pool:
+    python = program(tmp_path, "echo 'torchrun: error: argument --rdzv-conf' >&2", "exit 2")
+    with Pool(kind="cpu", python=python, hosts=known(count=2, per_host=1)) as pool:
         for _ in range(2):
             with pytest.raises(WorkerFailure, match="the launcher did not start: torchrun: error: argument --rdzv"):
                 pool.launch("both", 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +19,7 @@ from suite.room.meter import Frequency, Meter, Reading, Used, between, used_on
 from suite.room.quiet import available_cores
 from tests.support.containers import on_cores
 from tests.support.processes import BURN, HOSTILE_NAME, RENAMED, running, wait_for_use
-from tests.support.project import REPOSITORY, needs_two_cores
+from tests.support.project import needs_two_cores
 
 
 def reading(at_s: float, busy_s: float, own_s: dict[int, float] | None = None, **more: object) -> Reading:
@@ -190,8 +189,3 @@ def test_cpuinfo_is_read_where_no_driver_shows_frequencies(
     if cpuinfo is not None:
         (tmp_path / "cpuinfo").write_text(cpuinfo)
     assert Frequency(cores, tmp_path, tmp_path / "cpuinfo").slowest_mhz() == mhz
-
-
-def test_reading_loads_no_torch() -> None:
-    check = "import sys, suite.room.meter; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", check], cwd=REPOSITORY).returncode == 0

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -76,15 +76,13 @@ class Seen(NamedTuple):
 class Project:
     """A candidate's working tree with `src/pkg`, its checkout, and a virtual environment to install into."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path: Path, venv: Path) -> None:
         self.root = tmp_path / "candidate"
         self.checkout = tmp_path / "checkout"
         for folder in (self.root, self.checkout):
             (folder / "src/pkg").mkdir(parents=True)
             (folder / "src/pkg/__init__.py").touch()
             (folder / "src/pkg/train.py").touch()
-        venv = tmp_path / "venv"
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
         self.python = venv / "bin/python"
         [self.packages] = venv.glob("lib/python*/site-packages")
         self.code = tmp_path / "code"  # our own code, as a pool of workers links to it
@@ -137,9 +135,20 @@ class Project:
         assert Path(seen.file).is_relative_to(self.checkout)
 
 
+@pytest.fixture(scope="module")
+def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment for all tests, which are one after the other."""
+    folder = tmp_path_factory.mktemp("venv")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    return folder
+
+
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path)
+def project(tmp_path: Path, venv: Path) -> Iterator[Project]:
+    made = Project(tmp_path, venv)
+    yield made
+    shutil.rmtree(made.packages)
+    made.packages.mkdir()
 
 
 def test_a_worker_with_the_checkout_first_is_pure(project: Project) -> None:

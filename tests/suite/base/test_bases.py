@@ -278,12 +278,6 @@ class TestNothing:
         assert parse("python:wrapper", tmp_path).kind == "python"
 
 
-def test_torch_is_not_loaded_to_find_a_base() -> None:
-    imports = "import sys, suite.base.bases, suite.base.git, suite.rank.purity"
-    code = f"{imports}; assert 'torch' not in sys.modules"
-    subprocess.run([INTERPRETER, "-c", code], check=True, cwd=REPOSITORY)
-
-
 def test_workers_import_nothing_but_what_a_base_is_asked_for() -> None:
     """Of what the suite depends on; and the standard library."""
     others = ("pydantic", "psutil", "rich", "jinja2", "scipy", "hypothesis", "pytest", "matplotlib", "pynvml")

@@ -127,7 +127,8 @@ def test_a_table_names_a_script_with_its_environment(tmp_path: Path) -> None:
         ("[tool.scaling.scripts.a]\nbatch = 3", "script 'a' in pyproject.toml: command: Field required"),
         ('[tool.scaling.scripts.a]\ncommand = "a.py"\nbtach = 3', "btach: Extra inputs are not permitted"),
         ('[tool.scaling.scripts.a]\ncommand = "a.py"\nupdate = "x"', "expected module:function or module:Class.method"),
-        ('[tool.scaling.scripts."a b"]\ncommand = "a.py"', "rename it"),
+        ('[tool.scaling.scripts."a b"]\ncommand = "a.py"', "or digit, and after it letters, digits, or any of . _ + -"),
+        ('[tool.scaling.scripts."../up"]\ncommand = "a.py"', "rename it"),
         ("[tool.scaling]\nscripts = 3", "expected a table, [tool.scaling.scripts]"),
         ("[tool.scaling.scripts]\na = 3", "expected a table, [tool.scaling.scripts.a]"),
     ],
@@ -167,6 +168,7 @@ def test_a_script_has_a_name_of_its_own(project: Project) -> None:
     [
         (["--scaling-script=absent.py"], "there is no file absent.py in "),
         (["--scaling-script=torchrun data.py"], "leave out torchrun and its own options"),
+        (["--scaling-script=python train.py"], "^--scaling-script: command 'python train.py' begins with python"),
         (
             ["--scaling-script=data.py", "--scaling-batch=8"],
             r"no --scaling-script has a place for it, such as \{batch\}",

@@ -140,7 +140,7 @@ def test_the_users_own_workload_joins_the_built_in_ones(tmp_path: Path) -> None:
         ('[tool.scaling.workloads.lenet]\nmodel = "a:b"', "workload 'lenet' .* has the name of a built-in one"),
         (
             '[tool.scaling.workloads."../up"]\nmodel = "a:b"',
-            "workload '../up' .*: expected a letter.*; rename it",
+            "workload '../up' .*: expected a letter or digit, and after it letters, digits, spaces, or .*; rename it",
         ),
         ('[tool.scaling.workloads.".hidden"]\nmodel = "a:b"', "workload '.hidden' .*: expected a letter"),
         ('[tool.scaling.workloads."a\\u001b[31m"]\nmodel = "a:b"', r"workload 'a\\x1b\[31m' .*: expected a letter"),

@@ -52,10 +52,10 @@ def an_hour_an_epoch(project: Project) -> Baseline:
     return Baseline(machine_key=about.key, runs=(run,))
 
 
-def floor(project: Project, efficiency: float) -> None:
+def floor(project: Project, efficiency: float, more: str = "") -> None:
     """Ask for an efficiency of two devices."""
     with (project.path / "pyproject.toml").open("a") as file:
-        file.write(f"\n[[tool.scaling.floors]]\nworld_size = 2\nefficiency = {efficiency}\n")
+        file.write(f"\n[[tool.scaling.floors]]\n{more}world_size = 2\nefficiency = {efficiency}\n")
 
 
 def wait_for_the_next_second() -> None:
@@ -102,15 +102,6 @@ def test_only_a_failure_of_another_test_counts(project: Project, body: str, coun
     assert accepted(project) == (not counted)
 
 
-def test_the_newest_accepted_runs_record_and_summary_are_kept_for_its_reviewer(project: Project) -> None:
-    project.inline(*LENET, "--scaling-accept")
-    [folder] = project.path.glob("reports/*/accepted")
-    [run] = project.path.glob("reports/*/runs/*")
-    for name in ("record.json", "summary.md"):
-        assert (folder / name).read_text() == (run / name).read_text()
-    assert "accepted" not in (folder.parent / ".gitignore").read_text().partition("\n/")[2]
-
-
 def test_a_file_that_cannot_be_collected_counts(project: Project) -> None:
     options = (*mine(project, "pass"), "--continue-on-collection-errors", "--scaling-accept")
     (project.path / "test_mine.py").write_text("import nothing_of_this_name\n")
@@ -130,11 +121,6 @@ def test_a_slowdown_is_accepted_as_slower_and_no_other_failure_with_it(project: 
     assert (result.ret, accepted(project)) == (1, 1), "a FAIL stays red in the run that is accepted with it"
 
 
-def test_x_stops_nothing_where_nothing_fails(project: Project) -> None:
-    assert project.inline(*LENET, "-x", "--scaling-accept").ret == 0
-    assert accepted(project) == 1
-
-
 def test_a_run_that_needs_a_baseline_may_become_the_first_one(project: Project) -> None:
     assert project.inline(*LENET, "--scaling-require-baseline").ret == 1
     assert accepted(project) == 0
@@ -142,9 +128,14 @@ def test_a_run_that_needs_a_baseline_may_become_the_first_one(project: Project) 
     assert accepted(project) == 1
 
 
-def test_the_index_shows_what_was_accepted_by_the_same_session(project: Project) -> None:
-    project.inline(*LENET, "--scaling-accept")
+def test_an_accepted_run_is_kept_for_its_reviewer_and_shown_by_the_index_of_the_same_session(project: Project) -> None:
+    assert project.inline(*LENET, "-x", "--scaling-accept").ret == 0, "-x stops nothing where nothing fails"
+    assert accepted(project) == 1
     [folder] = project.path.glob("reports/*")
+    [run] = folder.glob("runs/*")
+    for name in ("record.json", "summary.md"):
+        assert (folder / "accepted" / name).read_text() == (run / name).read_text()
+    assert "accepted" not in (folder / ".gitignore").read_text().partition("\n/")[2]
     found = history.read(folder)
     assert [run.accepted for run in found.runs] == [True]
     assert (folder / pages.INDEX).read_text() == index.render(found)
@@ -259,13 +250,11 @@ def test_a_broken_or_foreign_baseline_is_an_error_before_anything_is_measured(pr
     assert path.read_text() == text
 
 
-@pytest.mark.usefixtures("two_cores")
 def test_a_floor_fails_a_cell_without_any_baseline(project: Project) -> None:
     """Of two cells with the same efficiency, the one whose floor is above it fails."""
     assert 0.7 < stand_in.EFFICIENCY < 0.9
-    with (project.path / "pyproject.toml").open("a") as file:
-        for mode, efficiency in (("strong", 0.9), ("weak", 0.7)):
-            file.write(f'\n[[tool.scaling.floors]]\nmode = "{mode}"\nworld_size = 2\nefficiency = {efficiency}\n')
+    floor(project, 0.9, 'mode = "strong"\n')
+    floor(project, 0.7, 'mode = "weak"\n')
     cells = ("--scaling-devices", "cpu:2", "--scaling-trainer", "scratch", "--scaling-world-sizes", "2")
     result = project.inline("-m", "scaling", "-p", stand_in.__name__, *cells, "-k", "lenet")
     assert result.ret == 1

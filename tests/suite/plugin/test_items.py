@@ -18,9 +18,7 @@ from suite.benchmarks.replay import Clock, replay
 from suite.benchmarks.test_scaling import lacks_baseline, properties
 from suite.checks.script import again, explain, world_size
 from suite.cli import pytest_run
-from suite.plan import scripts
 from suite.plan.cells import CollectiveCell
-from suite.plan.workloads import available as workloads_of
 from suite.processes.jobs import ScriptRun
 from suite.records.files import read_model
 from suite.records.record import CellRecord, Record
@@ -82,23 +80,33 @@ class TestProperties:
         assert not {"largest_cause", "largest_cause_s", "lost_time"} & told(waterfalls=[fall]).keys()
 
 
+def measured(folder: Path, name: str, *cells: str) -> Record:
+    """Run cells in a folder, of which pytest-benchmark and JUnit get files of this name, and return the record."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.delenv("PYTEST_XDIST_WORKER", raising=False)  # beside which pytest-benchmark writes no file
+        (folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+        files = [f"--benchmark-json={name}.json", f"--junitxml={name}.xml", "-p", "no:cacheprovider"]
+        ended = pytest_run.run(["-p", stand_in.__name__, *cells, *files])
+    assert ended.status == 0
+    assert ended.run is not None
+    return ended.run.record
+
+
+def benchmarks(folder: Path, name: str = "run") -> list[Any]:
+    return json.loads((folder / f"{name}.json").read_text())["benchmarks"]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with two runs in it, the second one 10 % slower: their JUnit and pytest-benchmark files."""
     here = tmp_path_factory.mktemp("project")
-    (here / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
     for name, step_s in (("before", "0.0100"), ("after", "0.0110")):
         with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(here)
             patch.setenv(stand_in.STEP_S, step_s)
             patch.setattr(devices, "available_cores", lambda: [0, 1])  # on one core, two workers have no efficiency
-            patch.delenv("PYTEST_XDIST_WORKER", raising=False)  # beside which pytest-benchmark writes no file
             patch.setenv(markdown.VARIABLE, str(here / "job.md"))
-            files = [f"--benchmark-json={name}.json", f"--junitxml={name}.xml", "-p", "no:cacheprovider"]
-            cells = ["--scaling-devices", "cpu:2", "--scaling-trainer", "ddp", "-k", "lenet-strong"]
-            ended = pytest_run.run(["-p", stand_in.__name__, *cells, *files])
-        assert ended.status == 0
-        assert ended.run is not None
+            measured(here, name, "--scaling-devices", "cpu:2", "--scaling-trainer", "ddp", "-k", "lenet-strong")
     return here
 
 
@@ -140,37 +148,26 @@ def test_trainers_with_the_same_class_name_are_told_apart_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
     for name in ("a.py", "b.py"):
         (tmp_path / name).touch()
     cells = ["--scaling-devices=cpu:2", "--scaling-trainer=a.py:Mine,b.py:Mine", "-k", "lenet-strong-2"]
-    files = ["--benchmark-json=run.json", "--junitxml=run.xml", "-p", "no:cacheprovider"]
-    ended = pytest_run.run(["-p", stand_in.__name__, *cells, *files])
-    assert ended.run is not None
     ids = ["a.Mine-lenet-strong-2", "b.Mine-lenet-strong-2"]
-    assert [cell.id for cell in ended.run.record.cells] == ids
+    assert [cell.id for cell in measured(tmp_path, "run", *cells).cells] == ids
     assert [case.get("name") for case in ElementTree.parse("run.xml").iter("testcase")] == [
         f"test_scaling[{name}]" for name in ids
     ]
-    benchmarks = json.loads(Path("run.json").read_text())["benchmarks"]
-    assert [benchmark["extra_info"]["cell"] for benchmark in benchmarks] == ids
+    assert [benchmark["extra_info"]["cell"] for benchmark in benchmarks(tmp_path)] == ids
     table = [line for line in capsys.readouterr().out.splitlines() if line.split()[1:3] == ["lenet", "strong"]]
     assert [line.split()[0] for line in table] == ["a.Mine", "b.Mine"]
 
 
-def test_an_oversubscribed_cell_is_marked_for_other_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+def test_an_oversubscribed_cell_is_marked_for_other_tools(tmp_path: Path) -> None:
     above = len(available_cores()) + 1
     cells = [f"--scaling-devices=cpu:{above}", f"--scaling-world-sizes=1,{above}", "-k", "lenet-strong"]
-    files = ["--benchmark-json=run.json", "--junitxml=run.xml", "-p", "no:cacheprovider"]
-    assert pytest_run.run(["-p", stand_in.__name__, "--scaling-trainer=ddp", *cells, *files]).status == 0
-    benchmarks = json.loads(Path("run.json").read_text())["benchmarks"]
-    marked = {each["extra_info"]["cell"]: each["extra_info"]["oversubscribed"] for each in benchmarks}
+    measured(tmp_path, "run", "--scaling-trainer=ddp", *cells)
+    marked = {each["extra_info"]["cell"]: each["extra_info"]["oversubscribed"] for each in benchmarks(tmp_path)}
     assert marked == {"ddp-lenet-strong-1": False, f"ddp-lenet-strong-{above}": True}
-    cases = ElementTree.parse("run.xml").iter("testcase")
+    cases = ElementTree.parse(tmp_path / "run.xml").iter("testcase")
     found = [{entry.get("name"): entry.get("value") for entry in case.iter("property")} for case in cases]
     assert [each.get("oversubscribed") for each in found] == [None, "true"]
 
@@ -197,9 +194,9 @@ def test_an_oversubscribed_collective_that_failed_is_marked_too(benchmark: Any, 
 def test_the_samples_are_what_was_measured(folder: Path) -> None:
     steps = {}
     for name in ("before", "after"):
-        benchmarks = json.loads((folder / f"{name}.json").read_text())["benchmarks"]
-        assert {benchmark["group"] for benchmark in benchmarks} == {"scaling: seconds a step"}
-        [two] = [benchmark for benchmark in benchmarks if benchmark["name"] == TWO]
+        timed = benchmarks(folder, name)
+        assert {benchmark["group"] for benchmark in timed} == {"scaling: seconds a step"}
+        [two] = [benchmark for benchmark in timed if benchmark["name"] == TWO]
         assert two["stats"]["rounds"] == len(two["stats"]["data"]) > 1
         steps[name] = two["stats"]["mean"]
     assert steps["before"] == pytest.approx(0.01 / 2 / stand_in.EFFICIENCY, rel=0.01)
@@ -268,31 +265,6 @@ def test_the_header_names_the_scripts(project: Project) -> None:
     result = project.inline("-m", "correctness", "--collect-only", SCRIPT, "--scaling-batch=8", package="suite.checks")
     result.stdout.fnmatch_lines(["correctness: scripts train"])
     assert not any(line.startswith("correctness: trainers") for line in result.outlines)
-
-
-def test_a_command_that_cannot_run_is_a_usage_error(project: Project) -> None:
-    with pytest.raises(pytest.UsageError, match=r"^--scaling-script: command 'python train.py' begins with python"):
-        options.read(project.config("--scaling-script=python train.py"))
-
-
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        (
-            "scripts",
-            r"^script '\.\./up' in .*: expected a letter or digit, and after it letters, digits, or any of \. _",
-        ),
-        (
-            "workloads",
-            r"^workload '\.\./up' in .*: expected a letter or digit, and after it letters, digits, spaces, or",
-        ),
-    ],
-)
-def test_a_name_that_is_a_path_is_refused(table: str, message: str, tmp_path: Path) -> None:
-    pyproject = tmp_path / "pyproject.toml"
-    pyproject.write_text(f'[tool.scaling.{table}."../up"]\ncommand = "train.py"\n')
-    with pytest.raises(ValueError, match=message):
-        (scripts.available if table == "scripts" else workloads_of)(pyproject)
 
 
 def test_a_script_that_is_not_there_any_more_is_named(tmp_path: Path) -> None:

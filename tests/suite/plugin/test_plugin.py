@@ -95,11 +95,6 @@ def test_cells_have_no_timeout_because_the_first_one_measures_for_all(
     result.stdout.fnmatch_lines(["{(0,)}"])
 
 
-def test_one_pytest_item_a_cell(project: Project) -> None:
-    result = project.inline(*TINY, "--collect-only", "-q", "-k", "ddp and weak")
-    result.stdout.fnmatch_lines(["*test_scaling[[]ddp-tiny-weak-1[]]", "*test_scaling[[]ddp-tiny-weak-2[]]"])
-
-
 def test_trainers_with_the_same_class_name_have_checks_of_their_own(project: Project) -> None:
     for name in ("a.py", "b.py"):
         (project.path / name).touch()
