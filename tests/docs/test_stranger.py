@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.stranger import __main__ as stranger
-from tests.stranger import commands, layouts, places, rules, running
+from tests.stranger import commands, places, rules, running
 from tests.stranger.commands import Command
 from tests.stranger.places import Place
 from tests.stranger.running import Journal, Row
@@ -115,11 +115,11 @@ def test_every_rule_that_skips_has_a_command_on_a_page(rule: rules.Skip) -> None
     assert any(re.search(rule.pattern, text, re.MULTILINE) for text in texts)
 
 
-@pytest.mark.parametrize("name", layouts.LAYOUTS)
+@pytest.mark.parametrize("name", places.LAYOUTS)
 def test_every_layout_has_the_modules_that_its_commands_name(name: str) -> None:
     shape_name, _, install = name.partition("-")
-    shape = layouts.SHAPES[shape_name]
-    files = layouts.files(shape, install)
+    shape = places.SHAPES[shape_name]
+    files = places.files(shape, install)
     for module, names in ((shape.trainer, {"Trainer", "Wrong"}), (shape.data, {"make", "load"})):
         text = files[(Path(shape.code) / f"{module.replace('.', '/')}.py").as_posix()]
         tree = ast.parse(text)

@@ -96,7 +96,7 @@ def on_one_core() -> None:
 @pytest.mark.nightly
 def test_a_failure_of_ranks_that_share_a_device_is_named() -> None:
     """The tests of failures on GPUs, as on a machine with one: the device of both ranks is a core here."""
-    tests = ("tests/gpu/test_failures.py", "-m", "", "-k", "TakesAllMemory", "--scaling-devices=cpu:2")
+    tests = ("tests/gpu/test_gpu.py", "-m", "", "-k", "TakesAllMemory", "--scaling-devices=cpu:2")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
         cwd=REPOSITORY,

@@ -1,11 +1,15 @@
-"""Our scatter and our wrapper against torch's own on real GPUs (`pytest -m gpu`, with the correctness checks).
+"""On real GPUs (`pytest -m gpu`, with the correctness checks): our scatter and wrapper against torch's, and failures.
 
-One GPU is used as several devices, as with `--scaling-devices cuda:0,cuda:0`.
+One GPU is used as several devices, as with `--scaling-devices cuda:0,cuda:0`: both ranks that fail are then on it,
+exchange with gloo, and what they print says so. `pytest -m "" -k failure --scaling-devices cpu:2` causes the same on
+CPU ranks, and before it `taskset -c 0` on ranks that share a core.
 """
 
 from __future__ import annotations
 
 import copy
+import os
+import re
 from collections import Counter
 from collections.abc import Callable
 
@@ -25,22 +29,26 @@ from suite.properties.observe import observe
 from suite.properties.seen import Seen
 from suite.properties.trainer import judge
 from suite.rank import counting
+from suite.room.devices import parse
+from suite.room.gpus import Gpus
+from tests.support import failing_on_gpus
+from tests.support.project import Project
 
 pytestmark = pytest.mark.gpu
 
 
-Gpus = Callable[[int], list[torch.device]]
+Choose = Callable[[int], list[torch.device]]
 
 
 @pytest.fixture(scope="module")
-def gpus(pytestconfig: pytest.Config) -> Gpus:
+def gpus(pytestconfig: pytest.Config) -> Choose:
     """Return a function for this many devices: those of `--scaling-devices`, used in turn."""
     names = pytestconfig.stash[CONFIG].devices.names
     return lambda count: [torch.device(names[index % len(names)]) for index in range(count)]
 
 
 @given(samples=st.integers(1, 40), count=st.integers(1, 8))
-def test_our_chunks_are_torchs_chunks(gpus: Gpus, samples: int, count: int) -> None:
+def test_our_chunks_are_torchs_chunks(gpus: Choose, samples: int, count: int) -> None:
     devices = gpus(count)
     X = torch.arange(2 * samples, device=devices[0]).reshape(samples, 2)
     shards = scatter(X, devices)
@@ -51,7 +59,7 @@ def test_our_chunks_are_torchs_chunks(gpus: Gpus, samples: int, count: int) -> N
 
 
 @given(batch=st.integers(1, 13), count=st.integers(2, 4), seed=st.integers(0, 99))
-def test_our_wrapper_computes_what_torchs_does(gpus: Gpus, batch: int, count: int, seed: int) -> None:
+def test_our_wrapper_computes_what_torchs_does(gpus: Choose, batch: int, count: int, seed: int) -> None:
     """Outputs and gradients in float64 differ only by the order of their sums."""
     devices = gpus(count)
     case = Case(count, (batch,), seed, net=Net(hidden=(4,), tied=True, buffer=True))
@@ -68,7 +76,7 @@ def test_our_wrapper_computes_what_torchs_does(gpus: Gpus, batch: int, count: in
 
 
 def test_a_step_on_a_gpu_is_counted_with_its_launches_its_memory_and_what_the_host_waits_for(
-    gpus: Gpus,
+    gpus: Choose,
 ) -> None:
     [device] = gpus(1)
     X = torch.ones(1000, device=device)
@@ -94,9 +102,38 @@ def test_a_step_on_a_gpu_is_counted_with_its_launches_its_memory_and_what_the_ho
     assert counts["peak memory", "", "bytes"] >= X.nbytes
 
 
-def test_weighted_takes_a_gpu_and_the_cpu_together(gpus: Gpus) -> None:
+def test_weighted_takes_a_gpu_and_the_cpu_together(gpus: Choose) -> None:
     """Weights are measured in the first steps; gradients are right before and after."""
     case = Case(2, (7, 5, 3, 6, 9), net=Net(hidden=(4,)))
     seen, _ = observe(Weighted, [*gpus(1), torch.device("cpu")], case)
     for check in ("trajectory", "replicas", "loss", "evaluation"):
         assert judge(check, Seen(case, [seen])).finding == ""
+
+
+@pytest.mark.parametrize(
+    ("trainer", "cause"),
+    [
+        ("TakesAllMemory", "rank 1: (OutOfMemoryError: .* out of memory|RuntimeError: .*can't allocate memory)"),
+        ("ReadsPastTheEnd", "rank 1: (AcceleratorError: .* device-side assert|IndexError)"),
+        ("RankOneNeverComes", r"rank.* \d.*: no answer to '\w+' within \d+ s"),
+    ],
+)
+def test_a_failure_is_named_and_leaves_nothing(
+    project: Project, pytestconfig: pytest.Config, trainer: str, cause: str
+) -> None:
+    """The other cell is measured."""
+    devices = pytestconfig.stash[CONFIG].devices
+    two = "cpu:2" if devices.kind == "cpu" else ",".join((devices.names * 2)[:2])
+    with Gpus(devices) as cards:
+        before = [reading.pids for reading in cards.read()]
+        result = project.pytest(
+            *("-m", "scaling", "--scaling-workload", "tiny", "--scaling-devices", two),
+            *("--scaling-world-sizes", "2", "--scaling-mode", "strong", "--scaling-budget", "1"),
+            *("--scaling-trainer", f"{failing_on_gpus.__file__}:{trainer}", "--scaling-trainer", "ddp"),
+        )
+        after = [reading.pids for reading in cards.read()]
+    assert result.ret == 1
+    assert project.outcomes() == {f"{trainer}-tiny-strong-2": "ERROR", "ddp-tiny-strong-2": "NO BASELINE"}
+    result.stdout.re_match_lines([f".*ERROR{re.escape(parse(two).mark(2))}: {cause}"])
+    assert not project.workers()
+    assert all(now <= then | {os.getpid()} for now, then in zip(after, before, strict=True))

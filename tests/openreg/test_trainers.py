@@ -36,7 +36,6 @@ CASES |= {"batch_norm": ((8, 12), Net(hidden=(3,), norm="batch"))}
 
 
 def devices(count: int) -> list[torch.device]:
-    """Return so many devices, each used in turn."""
     return [torch.device("openreg", index % torch.accelerator.device_count()) for index in range(count)]
 
 

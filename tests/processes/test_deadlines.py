@@ -75,7 +75,6 @@ freeze()
 
 @pytest.fixture
 def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """Make a project with this one's deadlines."""
     pytest.importorskip("pytest_timeout")
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     monkeypatch.setenv("COLUMNS", "160")  # wide enough for the name of an exception in the summary

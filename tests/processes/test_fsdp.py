@@ -40,7 +40,6 @@ class Tied(nn.Module):
         self.tied.weight = self.inner.weight
 
     def forward(self, X: Tensor) -> Tensor:
-        """Map X (n, 6) to scores (n, 4)."""
         h = torch.tanh(self.back(torch.tanh(self.inner(X))))
         return self.head(torch.tanh(self.tied(torch.tanh(self.back(torch.tanh(self.tied(h)))))))
 
@@ -57,7 +56,6 @@ class Deep(nn.Module):
         self.sliced: list[bool] = []
 
     def forward(self, X: Tensor) -> Tensor:
-        """Map X (n, 6) to scores (n, 4)."""
         for block in self.body.blocks:
             X = torch.tanh(block(X)) * self.scale
         self.sliced.append(isinstance(self.body.blocks[0].weight, DTensor))
@@ -75,7 +73,6 @@ class Idle(nn.Module):
         self.register_buffer("count", torch.randint(1000, ()))
 
     def forward(self, X: Tensor) -> Tensor:
-        """Map X (n, 6) to scores (n, 4)."""
         return self.used(X * self.mask)
 
 
@@ -87,7 +84,6 @@ class OnSomeRanks(nn.Module):
         self.weight, self.extra = nn.Parameter(torch.rand(6, CLASSES)), nn.Parameter(torch.rand(6, CLASSES))
 
     def forward(self, X: Tensor) -> Tensor:
-        """Map X (n, 6) to scores (n, 4)."""
         chosen = X[:, :1] > 0
         return X @ self.weight + (chosen * (X @ self.extra) if chosen.any() else 0)
 
@@ -102,7 +98,6 @@ class Routed(nn.Module):
         self.head = nn.Linear(6, CLASSES)
 
     def forward(self, X: Tensor) -> Tensor:
-        """Map X (n, 6) to scores (n, 4)."""
         rank = dist.get_rank()
         return self.head(X if self.skip and rank == 1 else self.experts[rank](X))
 
@@ -188,20 +183,17 @@ def refuse() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def answers(bench: Bench) -> dict[int, list[Any]]:
-    """What `check` answers, by world size and rank."""
     nets = [name for name in NETS if name != "on-some-ranks"]
     return on_ranks.run(bench, "tests.processes.test_fsdp:check", WORLD_SIZES, nets=nets)
 
 
 @pytest.fixture(scope="module")
 def refused(bench: Bench) -> list[Any]:
-    """What `refuse` answers, by rank."""
     return on_ranks.run(bench, "tests.processes.test_fsdp:refuse", [2])[2]
 
 
 @pytest.fixture(params=[name for name in NETS if name != "on-some-ranks"])
 def by_world(request: pytest.FixtureRequest, answers: dict[int, list[Any]]) -> dict[int, list[dict[str, Any]]]:
-    """The answers for one net."""
     return {k: [rank[request.param] for rank in answers[k]] for k in WORLD_SIZES}
 
 

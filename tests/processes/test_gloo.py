@@ -60,7 +60,6 @@ SHAPES = ((1,), (2, 3), (3, 2), (5,), (4, 1, 2), (7, 5), (0, 3))
 
 
 def compare(most_numbers: int) -> dict[str, Any]:
-    """Read parameters that are split in several ways, on every rank."""
     ranks = int(os.environ["WORLD_SIZE"])
     mesh = init_device_mesh("cpu", (ranks,))
     torch.manual_seed(5)

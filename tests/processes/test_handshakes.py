@@ -40,7 +40,6 @@ def dialled(listener: Listener, secret: bytes) -> tuple[Future[Channel], Handsha
 
 
 def connected(listener: Listener) -> tuple[socket.socket, Handshake | None]:
-    """Connect without saying anything, and return both ends."""
     host, _, port = listener.address.removeprefix("tcp://").rpartition(":")
     there = socket.create_connection((host, int(port)), 5)
     return there, listener.open()

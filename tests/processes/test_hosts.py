@@ -70,7 +70,6 @@ while controller.recv(1000):
 
 
 def program(folder: Path, *lines: str) -> str:
-    """Return a shell script that stands for an interpreter."""
     python = folder / "python"
     python.write_text("\n".join(("#!/bin/sh", *lines, "")))
     python.chmod(0o755)
@@ -101,7 +100,6 @@ def others(pool: Pool) -> OtherHosts:
 
 
 def connect(listener: Listener) -> socket.socket:
-    """Connect without saying anything."""
     return socket.create_connection(("127.0.0.1", int(listener.address.rpartition(":")[2])), 5)
 
 

@@ -42,7 +42,6 @@ def pool(bench: Bench) -> Pool:
 
 @contextlib.contextmanager
 def one_worker(pool: Pool, name: str) -> Iterator[Group]:
-    """Start a group of one worker, and close it on leaving."""
     group = pool.launch(name, 1)
     try:
         yield group
@@ -88,7 +87,6 @@ def test_one_worker_times_any_precision_and_layout_and_ends(pool: Pool, dataset:
 
 
 def torch_version() -> tuple[int, ...]:
-    """Return torch's major and minor version, without loading it."""
     return tuple(map(int, metadata.version("torch").split(".")[:2]))
 
 
@@ -365,7 +363,6 @@ def test_a_folder_that_cannot_be_made_names_tmpdir(tmp_path: Path, monkeypatch: 
 
 
 def said(number: int, group: str = "0 (gloo)") -> str:
-    """Return what a rank prints after its stacks."""
     call = LAST_CALL.format(group=group, number=number, what="all_reduce Float [[10, 5]]")
     return f'Thread 0x1 (most recent call first):\n  File "a.py", line 3 in step\n{call}\n'
 

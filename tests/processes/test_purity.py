@@ -103,7 +103,6 @@ class Project:
             (self.packages / name).write_text(text)
 
     def copy(self, url: str | None = "") -> None:
-        """Install a copy of `pkg`."""
         self.install({file: (self.root / "src" / file).read_text() for file in COPIED.values()}, url)
 
     def hook(self, how: str, **more: str) -> None:

@@ -60,7 +60,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
 @pytest.fixture(scope="module")
 def example(code: str, written: Callable[[str], str]) -> str:
-    """How a worker loads the class as it is."""
     return written(code)
 
 

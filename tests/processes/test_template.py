@@ -36,7 +36,6 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="processes end with t
 
 
 def what_a_worker_starts_with() -> dict[str, Any]:
-    """Return the state of a forked rank before any work."""
     import torch
 
     return {

@@ -10,10 +10,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.stranger import commands, layouts, places, rules, running
+from tests.stranger import commands, places, rules, running
 from tests.stranger.commands import Command
-from tests.stranger.layouts import MISTAKE
-from tests.stranger.places import Place
+from tests.stranger.places import MISTAKE, Place
 from tests.stranger.running import Journal, Row
 
 DEADLINE_S = 1500.0  # of a command: it ends a hang; on a busy machine torch alone takes pip ten minutes
@@ -38,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--layout",
         action="append",
-        choices=[*PAGES, *layouts.LAYOUTS, "all"],
+        choices=[*PAGES, *places.LAYOUTS, "all"],
         help="only this place; repeatable (default: the pages and eight layouts; all: all twelve)",
     )
     parser.add_argument("--folder", type=Path, help="keep everything here, and go on where an earlier call ended")
@@ -61,7 +60,7 @@ def _in(folder: Path, asked: argparse.Namespace) -> int:
     elif asked.layout and "all" not in asked.layout:
         names = asked.layout
     else:
-        names = [*PAGES, *(layouts.LAYOUTS if asked.layout else USUAL)]
+        names = [*PAGES, *(places.LAYOUTS if asked.layout else USUAL)]
     if names != ["clone"]:
         places.needs_uv()
     git_settings(folder)
@@ -82,8 +81,8 @@ def place_of(name: str, folder: Path, *, first_half: bool) -> Place:
     if name == "elsewhere":
         return places.elsewhere(folder)
     if name == "jobs":
-        return layouts.jobs(folder)
-    return layouts.layout(folder, name)
+        return places.jobs(folder)
+    return places.layout(folder, name)
 
 
 def git_settings(folder: Path) -> Path:
@@ -104,7 +103,6 @@ class Reader:
         self._seen: set[str] = set()
 
     def read(self) -> None:
-        """Run everything that is met here."""
         queue = list(self._place.commands)
         while queue:
             command = queue.pop(0)

@@ -125,7 +125,6 @@ class Mistake:
     do: str
 
     def typed(self, trainer: str) -> str:
-        """Return the command."""
         return self.text.format(trainer=trainer)
 
     def advice(self, output: str, trainer: str) -> str:
@@ -172,18 +171,15 @@ MISTAKES = (
 
 
 def skipped(text: str, *, first_half: bool) -> str:
-    """Return why a command is not run; empty where it is."""
     rules = (*SKIPS, *(LATER if first_half else ()))
     return next((rule.reason for rule in rules if re.search(rule.pattern, text, re.MULTILINE)), "")
 
 
 def cut(text: str) -> Cut:
-    """Return how a command is cut short."""
     return next((each for each in CUTS if re.search(each.pattern, text, re.MULTILINE)), Cut(""))
 
 
 def expected(text: str, place: str) -> Expected | None:
-    """Return the rule on the exit status of a command in a place."""
     known = (each for each in EXPECTED if each.place in ("", place) and re.search(each.pattern, text))
     return next(known, None)
 

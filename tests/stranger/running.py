@@ -51,7 +51,6 @@ class Row:
 
     @property
     def outcome(self) -> str:
-        """Return "skipped", "as expected" or "UNEXPECTED"."""
         if self.status is None:
             return "skipped"
         return "as expected" if self.status == self.expected else "UNEXPECTED"
@@ -80,7 +79,6 @@ class Journal:
         return self.rows[-1]
 
     def add(self, row: Row) -> Row:
-        """Append a row."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(row)) + "\n")
         self.rows.append(row)

@@ -56,7 +56,6 @@ class Files:
         self.own("0::/\n")
 
     def own(self, text: str) -> Files:
-        """Say which groups this process is in, as /proc/self/cgroup does."""
         self._own.write_text(text)
         return self
 
@@ -92,7 +91,6 @@ class ControlGroup:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End what is left in it, and remove it."""
         deadline = time.monotonic() + END_S
         for folder in self.folders:
             while folder.is_dir() and time.monotonic() < deadline:
@@ -106,11 +104,9 @@ class ControlGroup:
         assert not any(folder.is_dir() for folder in self.folders)
 
     def command(self, *command: str) -> list[str]:
-        """Return a command that runs inside."""
         return ["sh", "-c", ENTER, "sh", *map(str, self.folders), "--", *command]
 
     def python(self, code: str, *, timeout_s: float = 60.0) -> str:
-        """Return what Python prints inside."""
         return output(self.command(sys.executable, "-c", code), timeout_s=timeout_s)
 
 
@@ -134,7 +130,6 @@ def output(command: Sequence[str], *, timeout_s: float, cwd: Path = REPOSITORY) 
 
 @contextlib.contextmanager
 def on_cores(cores: set[int]) -> Iterator[None]:
-    """Keep this process on some cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:

@@ -28,7 +28,6 @@ GARBAGE = (
 
 
 def start_on_all(pool: Pool, devices: Devices) -> None:
-    """Start a worker on every host, and print why that fails."""
     try:
         pool.group("all", devices.hosts).wait_connected()
         print("all are up")
@@ -106,23 +105,19 @@ def failure_of(group: Group, function: str) -> str:
 
 
 def rank() -> int:
-    """Return this process's rank."""
     return int(os.environ["RANK"])
 
 
 def die_on_rank_1() -> None:
-    """End the second rank."""
     if rank() == 1:
         print("written on the other host before the end", file=sys.stderr, flush=True)
         os._exit(7)
 
 
 def hang_on_rank_1() -> None:
-    """Let the second rank sleep past any deadline."""
     if rank() == 1:
         time.sleep(600)
 
 
 def hang() -> None:
-    """Sleep past any deadline."""
     time.sleep(600)

@@ -42,11 +42,9 @@ class Layer(nn.Linear):
     collect = False
 
     def forward(self, X: Tensor) -> Tensor:
-        """Map X (n, 6) to (n, 6)."""
         return checkpoint(self.compute, X, use_reentrant=False) if self.checkpointed else self.compute(X)
 
     def compute(self, X: Tensor) -> Tensor:
-        """Map X (n, 6) to (n, 6)."""
         if self.collect:
             gc.enable()
         with torch.random.fork_rng(devices=()):

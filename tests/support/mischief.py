@@ -45,7 +45,6 @@ def local_sockets() -> Iterator[tuple[int, socket.socket]]:
 
 
 def write_to_local_sockets(content: bytes) -> None:
-    """Write to every Unix socket of this process that takes it."""
     for _, opened in local_sockets():
         with contextlib.suppress(OSError):
             opened.sendall(content)
@@ -71,15 +70,12 @@ def forge_an_answer() -> str:
 
 
 def explain_at_length(megabytes: int) -> None:
-    """Raise an error whose text is longer than any message."""
     raise RuntimeError("x" * megabytes * MEGABYTE)
 
 
 def answer_at_length(megabytes: int) -> str:
-    """Return more than any message holds."""
     return "x" * megabytes * MEGABYTE
 
 
 def leave(code: int) -> None:
-    """End this process."""
     os._exit(code)

@@ -271,7 +271,6 @@ class _Step:
     toward: ClassVar[int] = 0
 
     def step(self, X: Any, y: Any, global_batch_size: int) -> Tensor:
-        """Update on the other device."""
         with on_other_device(self.ulps, self.toward):
             loss: Tensor = super().step(X, y, global_batch_size)  # type: ignore[misc]
             return loss

@@ -79,7 +79,6 @@ class Project:
         self.ini()
 
     def ini(self, **settings: str) -> None:
-        """Write pyproject.toml with these pytest settings."""
         lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
         (self.path / "pyproject.toml").write_text(PYPROJECT + lines)
 
@@ -99,7 +98,6 @@ class Project:
         return self._pytester.runpytest_inprocess("-p", "no:faulthandler", "--pyargs", package, *LOADED, *arguments)
 
     def correctness(self, *arguments: str) -> pytest.RunResult:
-        """Run the correctness checks."""
         return self.pytest("-m", "correctness", *arguments, package="suite.checks")
 
     def config(self, *arguments: str) -> pytest.Config:
@@ -111,7 +109,6 @@ class Project:
         return self.pytest(*TINY, *arguments)
 
     def records(self) -> list[Record]:
-        """Return the records of all runs so far, oldest first."""
         return [read_model(path, Record) for path in sorted(self.path.glob("reports/*/runs/*/record.json"))]
 
     def workers(self) -> set[int]:
@@ -125,7 +122,6 @@ class Project:
         return pids
 
     def outcomes(self) -> dict[str, Any]:
-        """Return the newest run's outcomes by cell id."""
         return {cell.id: cell.outcome.value for cell in self.records()[-1].cells}
 
     def _subprocess(self, *arguments: str) -> pytest.RunResult:

@@ -19,7 +19,6 @@ class Repository:
         self.git("init", "--quiet", "--initial-branch=main", *options)
 
     def git(self, *arguments: str) -> str:
-        """Run git there and return its stdout without surrounding blanks."""
         command = ["git", *_IDENTITY, *arguments]
         environment = {**os.environ, **_HERMETIC}
         done = subprocess.run(command, cwd=self.path, env=environment, capture_output=True, text=True, check=False)

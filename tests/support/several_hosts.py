@@ -164,7 +164,6 @@ class Hosts:
 
 @contextlib.contextmanager
 def hosts(folder: Path, count: int = 2, *, share_cores: bool = False) -> Iterator[Hosts]:
-    """Yield hosts, and remove them. Each has a core, or all of them have all cores."""
     made = Hosts(folder, count, share_cores=share_cores)
     try:
         made.set_up()
@@ -182,7 +181,6 @@ def wrong_clock(folder: Path) -> Path:
 
 
 def ip(*arguments: str) -> None:
-    """Run iproute2's `ip`."""
     subprocess.run(["ip", *arguments], check=True)
 
 

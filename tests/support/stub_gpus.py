@@ -147,23 +147,19 @@ class Machine:
         return run
 
     def cells(self) -> list[Cell]:
-        """Return the cells of a default run."""
         return [cell(k, trainer, mode) for trainer in TRAINERS for mode in ("strong", "weak") for k in self.world_sizes]
 
     @property
     def world_sizes(self) -> tuple[int, ...]:
-        """The powers of two up to the number of GPUs."""
         return tuple(2**power for power in range(self.gpus.bit_length()))
 
     @property
     def cards(self) -> tuple[Card, ...]:
-        """The GPUs as a record describes them."""
         return tuple(
             Card(index=index, name="GPU", id=str(index), memory_bytes=self.memory_bytes) for index in range(self.gpus)
         )
 
     def settings(self, **changes: Any) -> Config:
-        """Return a run's settings: the defaults on these GPUs."""
         names = tuple("cpu" if self.kind == "cpu" else f"cuda:{index}" for index in range(self.gpus))
         devices = Devices(self.kind, names, tuple(range(self.gpus)) if self.kind == "cpu" else ())
         return settings(
@@ -194,7 +190,6 @@ class Machine:
 
     @property
     def plans(self) -> list[Plan]:
-        """The plans that were shown."""
         found = [(at_s, PLAN.match(line)) for at_s, line in self.said]
         return [
             Plan(at_s, int(seen[1]), float(seen[2]), 60 * float(seen[3]), 60 * (float(seen[3]) + float(seen[4] or 0.0)))
@@ -275,7 +270,6 @@ class Workers:
         self.free_at_s = begun_s + took_s * max(1.0, sum(other.size for other in machine.busy) / machine.cores)
 
     def collect(self, kind: type[Value], command: str, timeout_s: float = 0.0) -> list[Value]:
-        """Wait until it is done."""
         self.machine.now = max(self.machine.now, self.free_at_s)
         if command == "window":
             self.machine.windows_s[self.session] = self.machine.now
@@ -343,7 +337,6 @@ class Workers:
         return math.exp(self.machine.rng.gauss(0.0, sd)) if sd else 1.0
 
     def _first(self, what: object, costs_s: float) -> float:
-        """Return what something costs, the first time."""
         if what in self.had:
             return 0.0
         self.had.add(what)

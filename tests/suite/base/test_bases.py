@@ -25,7 +25,6 @@ def parse(setting: str, root: Path) -> Base:
 
 
 def program(path: Path, *lines: str) -> Path:
-    """An executable shell script."""
     path.write_text("\n".join(("#!/bin/sh", *lines, "")))
     path.chmod(0o755)
     return path
@@ -45,7 +44,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
 
 @pytest.fixture(scope="module")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a virtual environment without a single package."""
     folder = tmp_path_factory.mktemp("venv") / "bare"
     subprocess.run([INTERPRETER, "-m", "venv", "--without-pip", str(folder)], check=True)
     return folder

@@ -69,7 +69,6 @@ class Idle:
 
 @pytest.fixture
 def pools(monkeypatch: pytest.MonkeyPatch) -> list[Idle]:
-    """Every pool that is opened."""
     monkeypatch.setattr(Idle, "made", [], raising=False)
     monkeypatch.setattr(sides, "Pool", Idle)
     return Idle.made

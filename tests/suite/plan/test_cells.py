@@ -68,7 +68,6 @@ def read(project: Project, *arguments: str) -> Config:
 
 
 def items(project: Project, *arguments: str) -> list[str]:
-    """Return the ids of the cells that a run has."""
     listed = project.inline("-m", "scaling", "--collect-only", "-q", *arguments, package="suite.benchmarks")
     return [line.partition("[")[2].rstrip("]") for line in listed.outlines if "test_scaling[" in line]
 

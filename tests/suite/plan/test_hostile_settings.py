@@ -54,14 +54,12 @@ SET = st.sampled_from(list(BY_NAME.values()))
 
 @pytest.fixture
 def here(project: Project) -> Project:
-    """A project in a repository with one commit."""
     Repository(project.path).commit({"train.py": "class Mine: ..."})
     return project
 
 
 @pytest.fixture
 def config(here: Project) -> pytest.Config:
-    """What pytest knows there without any option."""
     return here.config()
 
 

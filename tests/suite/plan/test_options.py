@@ -310,7 +310,6 @@ def test_a_flags_ini_twin_that_is_neither_true_nor_false_is_refused(project: Pro
 
 @pytest.fixture
 def joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set what several hosts need in the environment."""
     monkeypatch.setenv("PET_RDZV_ENDPOINT", "127.0.0.1:29400")
     monkeypatch.setenv("SCALING_SECRET", "a secret of sixteen characters or more")
 

@@ -105,7 +105,6 @@ def test_strong_scaling_needs_a_place_for_the_batch() -> None:
 
 
 def written(folder: Path, text: str) -> Path:
-    """Return a pyproject.toml with a table of scripts."""
     path = folder / "pyproject.toml"
     path.write_text(text)
     return path

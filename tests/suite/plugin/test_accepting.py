@@ -28,7 +28,6 @@ FAILED = "not accepted: {} failed in this pytest session; repair what failed and
 
 
 def accepted(project: Project) -> int:
-    """Return how many runs the project's baseline has."""
     paths = list(project.path.glob("reports/*/baseline.json"))
     return sum(len(baselines.read(project.path / "reports", path.parent.name).runs) for path in paths)
 

@@ -111,7 +111,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_benchmark(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Its own command line."""
     command = [sys.executable, "-m", "pytest_benchmark", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
 

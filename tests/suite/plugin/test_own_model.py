@@ -32,7 +32,6 @@ OWN = f"{own_models.__name__}:"
 
 
 def own_blobs(model: str, dataset: str = "tests.support.learners:overlapping_blobs") -> Workload:
-    """A workload of the blobs and a model of `tests.support.own_models`."""
     return Workload(name="own", model=OWN + model, dataset=dataset, lr=own_models.LR)
 
 

@@ -194,7 +194,6 @@ SOURCE = pytest.Config.ArgsSource
 
 
 def spread(source: SOURCE = SOURCE.TESTPATHS, *, worker: bool = False, **options: Any) -> int | None:
-    """The number of processes for these options."""
     given = {"numprocesses": None, "dist": "no", "keyword": "", "markexpr": DEFAULT, "usepdb": False}
     option = SimpleNamespace(**{**given, "collectonly": False, **options})
     config = SimpleNamespace(option=option, args_source=source, **({"workerinput": {}} if worker else {}))
@@ -238,7 +237,6 @@ def test_what_the_tests_have_loaded_is_left_out_of_garbage_collection() -> None:
 
 
 def collected(markexpr: str) -> list[Path]:
-    """Return the files of tests that a run with this marker loads."""
     config: Any = SimpleNamespace(getoption={"markexpr": markexpr}.get)
 
     def files(folder: Path) -> list[Path]:

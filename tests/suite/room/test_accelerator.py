@@ -43,7 +43,6 @@ class Scripted:
         self.current = self.before
 
     def masks(self) -> list[list[int]]:
-        """Return what each GPU would drop next."""
         return [torch.randint(2, (64,), generator=generator).tolist() for generator in self.generators]
 
 
@@ -54,7 +53,6 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
 
 @pytest.fixture
 def switches() -> Iterator[None]:
-    """Restore torch's global switches."""
     precision, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
     before = cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark
     yield
@@ -107,7 +105,6 @@ class Noting(Single):
     """Notes what a step computes with."""
 
     def step(self, X: torch.Tensor, y: torch.Tensor, global_batch_size: int) -> torch.Tensor:
-        """Train."""
         type(self).seen = (torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision())
         return super().step(X, y, global_batch_size)
 

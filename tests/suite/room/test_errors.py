@@ -89,7 +89,6 @@ OTHERS = (1, 2, 700, 710, 719, 999)
 
 
 def words_of_cuda() -> dict[int, str]:
-    """Return the texts of errors in the CUDA that torch came with, by number."""
     for package in (f"nvidia.cu{(torch.version.cuda or '').partition('.')[0]}", "nvidia.cuda_runtime"):
         spec = find_spec(package) if find_spec("nvidia") else None
         for library in Path(next(iter(spec.submodule_search_locations or ("",))) if spec else "").glob(
