@@ -30,11 +30,11 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
-    RendezvousHandler,
     RendezvousInfo,
     RendezvousStoreInfo,
     rendezvous_handler_registry,
 )
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from suite.processes import hosts
@@ -56,57 +56,34 @@ from suite.processes.failure import stacks, stderr_tail, workers_of
 from suite.processes.folder import FOLDER
 from suite.room import quiet
 
-STORE_TIMEOUT = timedelta(seconds=300)
+STORE_TIMEOUT_S = 300
 
 
-class LoopbackRendezvous(RendezvousHandler):
-    """A static rendezvous of one node whose TCPStore is bound to 127.0.0.1."""
+class LoopbackRendezvous(StaticTCPRendezvous):
+    """torch's static rendezvous, of one node, with a store that listens on 127.0.0.1 alone."""
 
     def __init__(self, run_id: str) -> None:
-        self._run_id = run_id
         with listen_on_loopback() as listener:
-            self._port: int = listener.getsockname()[1]
+            port: int = listener.getsockname()[1]
+            super().__init__(LOOPBACK, port, rank=0, world_size=1, run_id=run_id, timeout=STORE_TIMEOUT_S)
             # The store owns the descriptor from here on.
-            self._store = TCPStore(
+            self._on_loopback = TCPStore(
                 LOOPBACK,
-                self._port,
+                port,
                 is_master=True,
-                timeout=STORE_TIMEOUT,
+                timeout=self.timeout,
                 wait_for_workers=False,
                 master_listen_fd=listener.detach(),
             )
 
     def get_backend(self) -> str:
-        """The name this handler is registered under."""
+        """Return the name that this handler is registered under."""
         return "loopback"
 
-    @property
-    def use_agent_store(self) -> bool:
-        """Workers join the agent's store instead of opening one of their own."""
-        return True
-
     def next_rendezvous(self) -> RendezvousInfo:
-        """Complete at once: one node, rank 0."""
-        return RendezvousInfo(PrefixStore(self._run_id, self._store), 0, 1, RendezvousStoreInfo(LOOPBACK, self._port))
-
-    def is_closed(self) -> bool:
-        """Never: the run ends it."""
-        return False
-
-    def set_closed(self) -> None:
-        """Nothing to close."""
-
-    def num_nodes_waiting(self) -> int:
-        """Return 0: there is one node."""
-        return 0
-
-    def get_run_id(self) -> str:
-        """The group's name."""
-        return self._run_id
-
-    def shutdown(self) -> bool:
-        """Nothing of its own to shut down."""
-        return True
+        """Complete at once."""
+        store = PrefixStore(self.run_id, self._on_loopback)
+        return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(LOOPBACK, self.master_port))
 
 
 def run_group(channel: Channel, start: Start, lock: threading.Lock, running: set[str], *, away: bool = False) -> None:
