@@ -22,7 +22,6 @@ import pytest
 
 from suite.base.bases import of_ref
 from suite.base.git import Checkout, CheckoutError, GitError, changes, git, is_written, toplevel
-from suite.options import read
 from suite.room import devices
 from suite.run import machine
 from suite.run.plan import plan_here
@@ -130,7 +129,7 @@ def test_a_run_of_code_that_git_does_not_have_is_of_a_changed_tree(
     for name in ("train.py", "package/train.py", "nets.py"):
         (project.path / name).parent.mkdir(exist_ok=True)
         (project.path / name).touch()
-    config = read(project.config("--scaling-devices=cpu:2", *options))
+    config = project.settings("--scaling-devices=cpu:2", *options)
     assert plan_here(config, []).dirty == dirty
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
+from suite import options
+from suite.plan.config import Config
 from suite.records.files import read_model
 from suite.records.record import Record
 from suite.room.quiet import available_cores
@@ -100,9 +102,18 @@ class Project:
     def correctness(self, *arguments: str) -> pytest.RunResult:
         return self.pytest("-m", "correctness", *arguments, package="suite.checks")
 
+    def collected(self, *arguments: str, package: str = "suite.benchmarks.test_scaling") -> list[str]:
+        """Return the names of the items that a run has."""
+        listed = self.inline("--collect-only", "-q", *arguments, package=package)
+        return [line.rpartition("::")[2] for line in listed.outlines if "::" in line]
+
     def config(self, *arguments: str) -> pytest.Config:
         """Return the configuration that pytest has with these arguments, without a run."""
         return self._pytester.parseconfig("-p", "suite.plugin", *arguments)
+
+    def settings(self, *arguments: str) -> Config:
+        """Return the effective settings of a run with these arguments; a pytest.UsageError where one is wrong."""
+        return options.read(self.config(*arguments))
 
     def scaling(self, *arguments: str) -> pytest.RunResult:
         """Run the cells of the tiny workload on two CPU workers."""

@@ -6,10 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from suite import options
 from suite.plan import cells
 from suite.plan.cells import Arm, Cell
-from suite.plan.config import Config
 from suite.run import forecast
 from tests.support.measurements import cell, run_of
 from tests.support.nvml import Scene
@@ -63,13 +61,9 @@ AS_SINGLE = "scratch, data_parallel, ddp: as single on one device"
 AS_STRONG = "weak: as strong on one device"
 
 
-def read(project: Project, *arguments: str) -> Config:
-    return options.read(project.config(*arguments))
-
-
 def items(project: Project, *arguments: str) -> list[str]:
-    listed = project.inline("-m", "scaling", "--collect-only", "-q", *arguments, package="suite.benchmarks")
-    return [line.partition("[")[2].rstrip("]") for line in listed.outlines if "test_scaling[" in line]
+    names = project.collected("-m", "scaling", *arguments)
+    return [name.removeprefix("test_scaling[").removesuffix("]") for name in names]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +116,7 @@ def test_header_and_plan_say_it(
 ) -> None:
     gpus(2)
     devices, *others = arguments
-    config = read(project, "--scaling-workload=lenet", f"--scaling-devices={devices}", *others)
+    config = project.settings("--scaling-workload=lenet", f"--scaling-devices={devices}", *others)
     rest = "efficiency, the exchange, what holds several devices back"
     lines = [f"not checked: {each}: {rest}" if each.startswith("one ") else each for each in said]
     assert config.header()[2:] == [f"scaling: {line}" for line in lines]

@@ -13,7 +13,7 @@ import pytest
 
 from suite import options
 from suite.options import OPTIONS
-from suite.plan.config import Budget, Config
+from suite.plan.config import Budget
 from suite.plugin import CONFIG, pytest_report_header
 from tests.support.nvml import Scene
 from tests.support.project import Project
@@ -36,21 +36,18 @@ def test_every_option_has_help_and_an_ini_twin(project: Project) -> None:
         assert f"scaling_{name.replace('-', '_')}" in found
 
 
-def read(project: Project, *arguments: str) -> Config:
-    return options.read(project.config(*arguments))
-
-
 def test_command_line_over_ini_over_default(project: Project) -> None:
     project.ini(scaling_budget="77", scaling_tolerance="0.1")
-    assert (read(project).budget.seconds, read(project).tolerance, read(project).profile) == (77, 0.1, "quick")
-    assert read(project, "--scaling-budget", "88").budget.seconds == 88
-    assert "tolerance 10.0%, profile quick, budget 77 s" in "\n".join(read(project).header())
+    own = project.settings()
+    assert (own.budget.seconds, own.tolerance, own.profile) == (77, 0.1, "quick")
+    assert project.settings("--scaling-budget", "88").budget.seconds == 88
+    assert "tolerance 10.0%, profile quick, budget 77 s" in "\n".join(own.header())
 
 
 @pytest.mark.usefixtures("two_cores")
 def test_world_sizes_of_an_ini_file_that_the_devices_are_too_few_for_are_named(project: Project) -> None:
     project.ini(scaling_world_sizes="1,2,4,8", scaling_devices="cpu:2")
-    chosen = read(project)
+    chosen = project.settings()
     assert chosen.world_sizes == (1, 2)
     said = "scaling: not measured: world size(s) 4, 8 of the settings; there is only cpu:2"
     assert [line for line in chosen.header() if "not measured" in line] == [said]
@@ -83,7 +80,7 @@ def test_the_header_names_the_trainers_that_are_checked(project: Project, marker
     ],
 )
 def test_the_header_shows_what_is_accepted_and_required(project: Project, arguments: list[str], shown: str) -> None:
-    assert shown in read(project, *(f"--scaling-{argument}" for argument in arguments)).header()[1]
+    assert shown in project.settings(*(f"--scaling-{argument}" for argument in arguments)).header()[1]
 
 
 @pytest.mark.parametrize(
@@ -105,8 +102,8 @@ def test_a_run_that_leaves_gpu_items_out_is_on_cpu_workers(
 ) -> None:
     """Otherwise a plain `pytest` on a machine with GPUs would deselect every check. "(" is pytest's to refuse."""
     gpus(2)
-    assert read(project, "-m", expression).devices.kind == kind
-    assert read(project, "-m", expression, "--scaling-devices=cuda:2").devices.kind == "cuda"
+    assert project.settings("-m", expression).devices.kind == kind
+    assert project.settings("-m", expression, "--scaling-devices=cuda:2").devices.kind == "cuda"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +129,7 @@ def test_gpus_are_asked_for_where_a_test_is_selected_because_it_needs_them(
 
 @pytest.mark.parametrize(("setting", "workload"), [("cpu:2", "lenet"), ("cuda:2", "resnet18-bf16")])
 def test_the_default_workload_can_occupy_the_devices(project: Project, setting: str, workload: str) -> None:
-    assert [chosen.name for chosen in read(project, "--scaling-devices", setting).workloads] == [workload]
+    assert [chosen.name for chosen in project.settings("--scaling-devices", setting).workloads] == [workload]
 
 
 @pytest.mark.usefixtures("two_cores")
@@ -150,7 +147,7 @@ def test_the_default_workload_can_occupy_the_devices(project: Project, setting: 
 def test_trainers_and_workloads_that_are_not_named_follow_from_the_others(
     project: Project, arguments: list[str], trainers: tuple[str, ...], chosen: list[str]
 ) -> None:
-    config = read(project, *arguments)
+    config = project.settings(*arguments)
     assert config.trainers == trainers
     assert [workload.name for workload in config.workloads] == chosen
 
@@ -159,11 +156,11 @@ def test_trainers_and_workloads_that_are_not_named_follow_from_the_others(
 def test_built_in_trainers_of_tokens_are_not_chosen_for_data_that_only_its_user_knows(project: Project) -> None:
     with (project.path / "pyproject.toml").open("a", encoding="utf-8") as file:
         file.write('[tool.scaling.workloads.clicks]\nmodel = "clicks:make"\ndataset = "clicks:load"\n')
-    assert read(project, "--scaling-workload=clicks").trainers == ("scratch", "data_parallel", "ddp")
+    assert project.settings("--scaling-workload=clicks").trainers == ("scratch", "data_parallel", "ddp")
 
 
 def test_a_profile_has_a_budget_that_may_stretch_and_the_users_own_may_not(project: Project) -> None:
-    full, own = read(project, "--scaling-profile", "full"), read(project, "--scaling-budget", "60")
+    full, own = project.settings("--scaling-profile", "full"), project.settings("--scaling-budget", "60")
     assert [config.budget for config in (full, own)] == [Budget(1800), Budget(60, fixed=True)]
     assert [config.budget.least_sessions for config in (full, own)] == [4, 1]
 
@@ -184,7 +181,7 @@ def test_the_header_shows_effective_settings(project: Project) -> None:
 def test_values_are_completed_and_counted_once(
     project: Project, arguments: list[str], field: str, value: object
 ) -> None:
-    assert getattr(read(project, *arguments), field) == value
+    assert getattr(project.settings(*arguments), field) == value
 
 
 @pytest.mark.parametrize(
@@ -254,20 +251,20 @@ def test_values_are_completed_and_counted_once(
 )
 def test_a_bad_value_is_refused_with_the_valid_ones(project: Project, setting: str, message: str) -> None:
     with pytest.raises(pytest.UsageError) as caught:
-        read(project, *re.split(" (?=--)", f"--scaling-{setting}"))
+        project.settings(*re.split(" (?=--)", f"--scaling-{setting}"))
     assert fnmatch.fnmatchcase(str(caught.value), f"*{message}*"), caught.value
 
 
 def test_an_empty_value_of_an_ini_file_is_none(project: Project) -> None:
     twins = [option.dest for option in OPTIONS if option.metavar]
     given = [f"--override-ini={name}=" for name in twins]
-    assert replace(read(project, *given), repeat=()) == replace(read(project), repeat=())
+    assert replace(project.settings(*given), repeat=()) == replace(project.settings(), repeat=())
 
 
 def test_an_empty_value_that_is_not_joined_to_its_option_is_no_path(project: Project) -> None:
     """A shell makes it of "$UNSET"."""
     with pytest.raises(pytest.UsageError, match="--scaling-against '': expected a trainer"):
-        read(project, "--scaling-against", "")
+        project.settings("--scaling-against", "")
 
 
 PYTEST_INI, PYPROJECT = "pytest.ini", "pyproject.toml"
@@ -288,13 +285,13 @@ HEADS = {PYTEST_INI: "[pytest]", PYPROJECT: "[tool.pytest.ini_options]"}
 )
 def test_a_flags_ini_twin_is_true_or_false(project: Project, file: str, value: str, required: bool) -> None:
     (project.path / file).write_text(f"{HEADS[file]}\nscaling_require_baseline = {value}\n")
-    assert read(project).require_baseline is required
-    assert read(project, "--scaling-require-baseline").require_baseline
+    assert project.settings().require_baseline is required
+    assert project.settings("--scaling-require-baseline").require_baseline
 
 
 def test_a_flag_is_off_where_nothing_sets_it(project: Project) -> None:
-    assert not read(project).require_baseline
-    assert read(project, "--scaling-require-baseline").require_baseline
+    assert not project.settings().require_baseline
+    assert project.settings("--scaling-require-baseline").require_baseline
 
 
 @pytest.mark.parametrize(("file", "value"), [(PYTEST_INI, "banana"), (PYPROJECT, '"banana"'), (PYPROJECT, "2")])
@@ -316,7 +313,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("joined")
 def test_world_sizes_span_hosts(project: Project) -> None:
-    config = read(project, "--scaling-devices", "2xcpu:4", "--scaling-trainer", "ddp", "--scaling-against", "fsdp")
+    config = project.settings("--scaling-devices", "2xcpu:4", "--scaling-trainer", "ddp", "--scaling-against", "fsdp")
     assert config.world_sizes == (1, 2, 4, 8)
     assert config.header()[0].startswith("scaling: devices 2xcpu:4")
 
@@ -324,7 +321,7 @@ def test_world_sizes_span_hosts(project: Project) -> None:
 @pytest.mark.usefixtures("joined")
 def test_a_base_on_several_hosts_is_a_trainer(project: Project) -> None:
     with pytest.raises(pytest.UsageError, match=r"'python:.*': on several hosts a base must be a trainer"):
-        read(project, "--scaling-devices", "2xcpu:1", "--scaling-against", f"python:{sys.executable}")
+        project.settings("--scaling-devices", "2xcpu:1", "--scaling-against", f"python:{sys.executable}")
 
 
 @pytest.mark.usefixtures("joined")
@@ -334,7 +331,7 @@ def test_several_hosts_need_an_endpoint_and_a_secret(
 ) -> None:
     monkeypatch.delenv(missing)
     with pytest.raises(pytest.UsageError, match=f"--scaling: {missing} .*several hosts need"):
-        read(project, "--scaling-devices", "2xcpu:1")
+        project.settings("--scaling-devices", "2xcpu:1")
 
 
 class TestPathsAsValues:
@@ -363,7 +360,7 @@ class TestPathsAsValues:
             ([f"--scaling-data-root={other}"], other),
             (["--scaling-data-root", "data"], project.path / "data"),
         ):
-            config = read(project, *arguments)
+            config = project.settings(*arguments)
             assert (config.root, config.report_dir) == (project.path, project.path / "reports")
             assert (config.budget.seconds, config.data_root) == (77, folder)
 
@@ -379,14 +376,14 @@ class TestPathsAsValues:
             (project.path / folder).mkdir()
         (project.path / made).write_text("[pytest]\n" if made.endswith(".ini") else "")
         with pytest.raises(pytest.UsageError, match=r"--scaling-data-root data: .*; type --scaling-data-root=data"):
-            read(project, *arguments, "--scaling-data-root", "data")
+            project.settings(*arguments, "--scaling-data-root", "data")
 
     def test_a_detached_path_from_the_environment_is_refused(
         self, project: Project, other: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("PYTEST_ADDOPTS", f"--scaling-data-root {other}")
         with pytest.raises(pytest.UsageError, match="; type --scaling-data-root="):
-            read(project)
+            project.settings()
 
 
 class TestNamesOfFiles:
@@ -407,9 +404,9 @@ class TestNamesOfFiles:
         self, below: Project, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         arguments = "--scaling-workload=tiny", "--scaling-budget=9"
-        here = read(below, *arguments)
+        here = below.settings(*arguments)
         monkeypatch.chdir(below.path)
-        at_the_root = read(below, *arguments)
+        at_the_root = below.settings(*arguments)
         assert here.trainers == at_the_root.trainers == ("train.py:Mine",)
         assert here.floors == at_the_root.floors
         assert here.floors[0].trainer == "train.py:Mine"
@@ -420,10 +417,10 @@ class TestNamesOfFiles:
     def test_trainers_that_are_checked_are_found_from_the_working_directory(
         self, below: Project, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        assert read(below, "--scaling-workload=tiny").checked == ("../train.py:Mine",)
-        assert read(below, "--scaling-trainer=train.py:Mine").checked == ("../train.py:Mine",)
+        assert below.settings("--scaling-workload=tiny").checked == ("../train.py:Mine",)
+        assert below.settings("--scaling-trainer=train.py:Mine").checked == ("../train.py:Mine",)
         monkeypatch.chdir(below.path)
-        assert read(below, "--scaling-workload=tiny").checked == ("train.py:Mine",)
+        assert below.settings("--scaling-workload=tiny").checked == ("train.py:Mine",)
 
     @pytest.mark.parametrize(
         ("typed", "name"),
@@ -442,39 +439,39 @@ class TestNamesOfFiles:
         (below.path / "tests" / "own.py").touch()
         (below.path.parent / "elsewhere.py").touch()
         typed, name = (f"{path}:Mine".format(root=below.path) for path in (typed, name))
-        config = read(below, f"--scaling-trainer={typed}", f"--scaling-against=trainer:{typed}")
+        config = below.settings(f"--scaling-trainer={typed}", f"--scaling-against=trainer:{typed}")
         assert config.trainers == (name,)
         assert config.against is not None
         assert (config.against.trainer, config.against.label) == (name, name)
 
     def test_another_file_of_that_name_here_is_not_taken_for_a_trainers(self, below: Project) -> None:
         (below.path / "tests" / "train.py").touch()
-        assert read(below, "--scaling-workload=tiny").trainers == ("../train.py:Mine",)
-        assert read(below, "--scaling-trainer=train.py:Mine").trainers == ("tests/train.py:Mine",)
-        assert read(below).floors[0].trainer == "../train.py:Mine"
+        assert below.settings("--scaling-workload=tiny").trainers == ("../train.py:Mine",)
+        assert below.settings("--scaling-trainer=train.py:Mine").trainers == ("tests/train.py:Mine",)
+        assert below.settings().floors[0].trainer == "../train.py:Mine"
 
     def test_every_host_has_a_working_directory_of_its_own(
         self, below: Project, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("PET_RDZV_ENDPOINT", "127.0.0.1:29500")
         monkeypatch.setenv("SCALING_SECRET", "0123456789abcdef")
-        config = read(below, "--scaling-devices=2xcpu:1", "--scaling-trainer=../train.py:Mine")
+        config = below.settings("--scaling-devices=2xcpu:1", "--scaling-trainer=../train.py:Mine")
         assert config.trainers == ("../train.py:Mine",)
         assert config.floors[0].trainer == "../train.py:Mine"
 
     def test_a_file_that_is_nowhere_is_refused(self, below: Project) -> None:
         for option in ("trainer", "against"):
             with pytest.raises(pytest.UsageError, match=rf"--scaling-{option} 'nope\.py:Mine': there is no file nope"):
-                read(below, f"--scaling-{option}=nope.py:Mine")
+                below.settings(f"--scaling-{option}=nope.py:Mine")
 
     def test_a_workload_is_the_same_in_every_folder(self, below: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-        here = read(below, "--scaling-workload=tiny").workloads
+        here = below.settings("--scaling-workload=tiny").workloads
         monkeypatch.chdir(below.path)
-        assert read(below, "--scaling-workload=tiny").workloads == here
+        assert below.settings("--scaling-workload=tiny").workloads == here
         assert here[0].dataset == "data.py:blobs"
 
     def test_another_file_of_that_name_is_not_taken_for_a_workloads(self, below: Project) -> None:
         (below.path / "tests" / "data.py").touch()
-        [workload] = read(below, "--scaling-workload=tiny").workloads
+        [workload] = below.settings("--scaling-workload=tiny").workloads
         assert workload.accuracy is not None
         assert workload.dataset == workload.accuracy.dataset == "../data.py:blobs"

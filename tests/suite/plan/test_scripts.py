@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from suite import options
 from suite.plan import scripts
-from suite.plan.config import Config
 from suite.plan.scripts import Script, available, divided_twice, kept_as_they_are, named
 from suite.plan.workloads import of_script
 from tests.support.project import Project
@@ -146,17 +144,13 @@ def test_an_accepted_run_is_a_scripts_by_its_command_environment_and_batch() -> 
     assert len({of_script(first).hash, *(of_script(first.model_copy(update=other)).hash for other in others)}) == 4
 
 
-def read_options(project: Project, *arguments: str) -> Config:
-    return options.read(project.config(*arguments))
-
-
 def test_a_script_has_a_name_of_its_own(project: Project) -> None:
     for name in ("ddp.py", "train.py"):
         (project.path / name).write_text("")
     (project.path / "more").mkdir()
     (project.path / "more" / "train.py").write_text("")
     commands = ["ddp.py", "train.py", "train.py --lr 1", "more/train.py"]
-    config = read_options(project, *(f"--scaling-script={command}" for command in commands))
+    config = project.settings(*(f"--scaling-script={command}" for command in commands))
     assert config.trainers == ("ddp.py", "train", "train.py", "train.2")
     assert config.trainers == tuple(workload.name for workload in config.workloads)
     assert config.checked == ()
@@ -179,4 +173,4 @@ def test_a_script_has_a_name_of_its_own(project: Project) -> None:
 )
 def test_a_wrong_script_is_a_usage_error(project: Project, arguments: list[str], said: str) -> None:
     with pytest.raises(pytest.UsageError, match=said):
-        read_options(project, *arguments)
+        project.settings(*arguments)

@@ -241,23 +241,22 @@ def train(project: Project) -> None:
     (project.path / "train.py").write_text("raise SystemExit\n")
 
 
-def collected(project: Project, *arguments: str) -> list[str]:
-    result = project.inline("-m", "correctness", "--collect-only", "-q", *arguments, package="suite.checks")
-    return [line.rpartition("::")[2] for line in result.outlines if "::" in line]
+def checks(project: Project, *arguments: str) -> list[str]:
+    return project.collected("-m", "correctness", *arguments, package="suite.checks")
 
 
 def test_a_script_has_its_items_and_no_trainer_is_checked_beside_it(project: Project) -> None:
-    items = collected(project, SCRIPT, "--scaling-batch=8")
+    items = checks(project, SCRIPT, "--scaling-batch=8")
     assert items == [f"test_script[train-{item}]" for item in ITEMS]
 
 
 def test_a_trainer_that_is_named_is_checked_too(project: Project) -> None:
-    items = collected(project, SCRIPT, "--scaling-batch=8", "--scaling-trainer=single")
+    items = checks(project, SCRIPT, "--scaling-batch=8", "--scaling-trainer=single")
     assert {item.partition("[")[0] for item in items} == {"test_script", "test_correctness"}
 
 
 def test_without_a_script_there_is_no_item(project: Project) -> None:
-    assert not any("test_script" in item for item in collected(project))
+    assert not any("test_script" in item for item in checks(project))
 
 
 def test_the_header_names_the_scripts(project: Project) -> None:
@@ -286,7 +285,7 @@ def test_a_failure_ends_with_the_command_of_its_item_alone(project: Project) -> 
 @pytest.mark.parametrize(("sizes", "k"), [("1", 2), ("1,2", 2), ("1,2,3,4", 3)])
 def test_a_script_is_recorded_on_two_or_three_ranks(sizes: str, k: int, project: Project) -> None:
     arguments = [SCRIPT, "--scaling-batch=8", "--scaling-devices=cpu:4", f"--scaling-world-sizes={sizes}"]
-    assert world_size(options.read(project.config(*arguments))) == k
+    assert world_size(project.settings(*arguments)) == k
 
 
 def test_a_module_that_is_skipped_ends_no_run(project: Project) -> None:

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import nn
 
-from suite import options
 from suite.checks import workload as own
 from suite.checks.bench import Bench
 from suite.plan.workloads import BUILT_IN, Checked, Workload
@@ -291,12 +290,12 @@ def test_samples_are_told_by_their_values() -> None:
 )
 def test_the_command_that_shows_a_failure_again_repeats_the_run(project: Project, told: list[str]) -> None:
     run = ["--pyargs", "suite.checks", "-m", "correctness", "--scaling-trainer=ddp", "--scaling-workload=tiny", *told]
-    settings = options.read(project.config(*run))
+    settings = project.settings(*run)
     [workload] = settings.checked_workloads
     said = own.explain(settings, "ddp", workload, 2, Judgement("wrong"))
     pytest_, *command = shlex.split(said.partition("see it again: ")[2])
     assert (pytest_, command[-2:]) == ("pytest", ["-k", "own_model"])
-    assert replace(options.read(project.config(*command)), repeat=()) == replace(settings, repeat=())
+    assert replace(project.settings(*command), repeat=()) == replace(settings, repeat=())
     assert command[:2] == ["--pyargs", "suite.checks"]
 
 

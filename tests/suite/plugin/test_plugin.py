@@ -99,21 +99,17 @@ def test_trainers_with_the_same_class_name_have_checks_of_their_own(project: Pro
     for name in ("a.py", "b.py"):
         (project.path / name).touch()
     options = ["-m", "correctness", "--scaling-trainer=a.py:Mine,b.py:Mine", "--scaling-workload=tiny"]
-    found = project.inline(*options, "--collect-only", "-q", package="suite.checks")
-    items = [line for line in found.outlines if "Mine-" in line]
-    assert {line[line.index("[") :].partition("-")[0] for line in items} == {"[a.Mine", "[b.Mine"}
-    assert sum("[a.Mine-" in line for line in items) == sum("[b.Mine-" in line for line in items) > 1
+    items = project.collected(*options, package="suite.checks")
+    assert {item.partition("[")[2].partition("-")[0] for item in items} == {"a.Mine", "b.Mine"}
+    assert sum("[a.Mine-" in item for item in items) == sum("[b.Mine-" in item for item in items) > 1
 
 
 def test_only_what_a_trainer_can_train_is_collected(project: Project) -> None:
     """Images and texts are measured beside one another, each by its own trainers."""
     options = ["--scaling-world-sizes=1", "--scaling-mode=weak", "--scaling-workload=lenet,gpt-tiny"]
-    of = [*options, "--scaling-trainer=ddp,ddp_tokens,single"]
-    cells = project.inline("--collect-only", "-q", *of)
+    cells = project.collected("-m", "scaling", *options, "--scaling-trainer=ddp,ddp_tokens,single")
     expected = ["ddp-lenet", "single-lenet", "ddp_tokens-gpt-tiny", "single-gpt-tiny"]
-    assert [line[line.index("[") :] for line in cells.outlines if "test_scaling[" in line] == [
-        f"[{name}-weak-1]" for name in expected
-    ]
+    assert cells == [f"test_scaling[{name}-weak-1]" for name in expected]
 
 
 def test_cells_are_timed_before_tests_that_may_use_gpus_in_this_process(project: Project) -> None:
