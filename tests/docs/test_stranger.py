@@ -108,11 +108,11 @@ def test_readme_has_two_blocks_of_shell_and_both_are_in_quick_start() -> None:
     assert [block.splitlines()[-1].partition(" --scaling")[0] for block in blocks] == ["pytest -m scaling", "pytest"]
 
 
-@pytest.mark.parametrize("rule", [*rules.SKIPS, *rules.LATER], ids=lambda rule: rule.reason)
-def test_every_rule_that_skips_has_a_command_on_a_page(rule: rules.Skip) -> None:
+@pytest.mark.parametrize("pattern", rules.SKIPS | rules.LATER)
+def test_every_rule_that_skips_has_a_command_on_a_page(pattern: str) -> None:
     texts = [each.text for name in ("README.md", "docs/elsewhere.md", "docs/ci.md", "docs/several-machines.md")
              for each in commands.on_page(name, places.page(name))]  # fmt: skip
-    assert any(re.search(rule.pattern, text, re.MULTILINE) for text in texts)
+    assert any(re.search(pattern, text, re.MULTILINE) for text in texts)
 
 
 @pytest.mark.parametrize("name", places.LAYOUTS)

@@ -12,30 +12,23 @@ from dataclasses import dataclass
 BUDGET_S = 12  # of one run, in the place of three minutes
 
 
-@dataclass(frozen=True)
-class Skip:
-    """Commands that are not run, and why."""
-
-    pattern: str
-    reason: str
-
-
-SKIPS = (
-    Skip(r"-m gpu|requirements-gpu|-gpu\b", "needs a GPU"),
-    Skip(r"^python3? -m venv \.venv$", "first line of a job that needs a GPU"),
-    Skip(r"tox -e versions|torch-2\.\d+/|\btorch==", "installs another torch"),
-    Skip(r"tox -e workflows", "needs node and npm, and checks our own files"),
-    Skip(r"tox -e stranger", "is this command"),
-    Skip(r"^python -m pytest$", "names a way to start pytest"),
-    Skip(r"^git clean ", "removes what git does not have; it is for a checkout of a job"),
-    Skip(r"\bsrun\b|\btorchrun\b|--nnodes", "needs a cluster"),
-)
+# Commands that are not run, and why.
+SKIPS = {
+    r"-m gpu|requirements-gpu|-gpu\b": "needs a GPU",
+    r"^python3? -m venv \.venv$": "first line of a job that needs a GPU",
+    r"tox -e versions|torch-2\.\d+/|\btorch==": "installs another torch",
+    r"tox -e workflows": "needs node and npm, and checks our own files",
+    r"tox -e stranger": "is this command",
+    r"^python -m pytest$": "names a way to start pytest",
+    r"^git clean ": "removes what git does not have; it is for a checkout of a job",
+    r"\bsrun\b|\btorchrun\b|--nnodes": "needs a cluster",
+}
 
 # What takes minutes, and what the gate runs as it stands after the first half.
-LATER = (
-    Skip(r"first_minutes", "takes several minutes; the whole run has it"),
-    Skip(r"\.\[tests\]", "the gate runs this block whole, as its last command"),
-)
+LATER = {
+    r"first_minutes": "takes several minutes; the whole run has it",
+    r"\.\[tests\]": "the gate runs this block whole, as its last command",
+}
 
 
 @dataclass(frozen=True)
@@ -85,27 +78,14 @@ EXPECTED = (
 )
 
 
-@dataclass(frozen=True)
-class Remedy:
-    """What an error advises, and the command that does it.
-
-    Attributes:
-        said: found in the output of a command that failed.
-        do: the command to run then. `{text}` is the one that failed, `{code}` the folder of the project's code, and
-            `{1}` what a group of the pattern found.
-    """
-
-    said: str
-    do: str
-
-
-REMEDIES = (
-    Remedy(r"put the folder [^;]* in pytest's setting\s+pythonpath", "{text} --override-ini=pythonpath={code}"),
-    Remedy(
-        r"install the project with pip install -e\b",
-        "pip install --quiet --editable . && {text} && pip install --quiet --force-reinstall --no-deps dist/*.whl",
+# What an error advises, as a pattern that is found in the output of a command that failed, and the command to run then.
+# In that `{text}` is the one that failed, and `{code}` the folder of the project's code.
+REMEDIES = {
+    r"put the folder [^;]* in pytest's setting\s+pythonpath": "{text} --override-ini=pythonpath={code}",
+    r"install the project with pip install -e\b": (
+        "pip install --quiet --editable . && {text} && pip install --quiet --force-reinstall --no-deps dist/*.whl"
     ),
-)
+}
 
 
 @dataclass(frozen=True)
@@ -130,7 +110,7 @@ class Mistake:
     def advice(self, output: str, trainer: str) -> str:
         """Return the command that the message advises; empty where it is not said."""
         said = re.search(self.said, output, re.DOTALL)
-        return filled(self.do, said, trainer=trainer) if said else ""
+        return self.do.format("", *said.groups(""), trainer=trainer) if said else ""
 
 
 CHECK = "pytest --pyargs suite.checks -m correctness -k gradient"
@@ -171,8 +151,8 @@ MISTAKES = (
 
 
 def skipped(text: str, *, first_half: bool) -> str:
-    rules = (*SKIPS, *(LATER if first_half else ()))
-    return next((rule.reason for rule in rules if re.search(rule.pattern, text, re.MULTILINE)), "")
+    rules = SKIPS | (LATER if first_half else {})
+    return next((why for pattern, why in rules.items() if re.search(pattern, text, re.MULTILINE)), "")
 
 
 def cut(text: str) -> Cut:
@@ -186,13 +166,6 @@ def expected(text: str, place: str) -> Expected | None:
 
 def remedies(output: str, text: str, place: str, code: str) -> Sequence[str]:
     """Return the commands that do what an output advises, one for each advice; one that fails where none is known."""
-    found = ((remedy, re.search(remedy.said, output)) for remedy in REMEDIES)
-    known = [filled(remedy.do, said, text=text, code=code) for remedy, said in found if said]
+    known = [do.format(text=text, code=code) for said, do in REMEDIES.items() if re.search(said, output)]
     rule = expected(text, place)
     return known if known or not (rule and rule.advises) else ["false  # this error's advice is not in REMEDIES"]
-
-
-def filled(command: str, said: re.Match[str], **names: str) -> str:
-    """Return a command with what a message said in the place of `{1}`, and with these names."""
-    groups = said.groups("")
-    return command.format("", *groups, **names)
