@@ -21,8 +21,11 @@ class Clock:
         return self.now_s
 
 
-def replay(benchmark: Any, clock: Clock, samples_s: Sequence[float], extra_info: dict[str, Any]) -> None:
-    """Let pytest-benchmark's fixture, made with `timer=clock`, time a function that takes `samples_s` in turn.
+CLOCK = Clock()
+
+
+def replay(benchmark: Any, samples_s: Sequence[float], extra_info: dict[str, Any]) -> None:
+    """Let pytest-benchmark's fixture, made with `timer=CLOCK`, time a function that takes `samples_s` in turn.
 
     Without samples the fixture stays unused, because it refuses to time nothing.
     """
@@ -31,7 +34,7 @@ def replay(benchmark: Any, clock: Clock, samples_s: Sequence[float], extra_info:
     remaining = iter(samples_s)
 
     def one_step() -> None:
-        clock.now_s += next(remaining, 0.0)
+        CLOCK.now_s += next(remaining, 0.0)
 
     benchmark.extra_info.update(extra_info)
     benchmark.pedantic(one_step, rounds=len(samples_s), iterations=1, warmup_rounds=0)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from suite.benchmarks.replay import Clock, replay
+from suite.benchmarks.replay import CLOCK, replay
 from suite.plan.cells import CollectiveCell
 from suite.plugin import result_of
 from suite.records.record import CollectiveRecord, oversubscribed_mark
@@ -14,8 +14,6 @@ from suite.render import commands
 
 if TYPE_CHECKING:
     from suite.run.execute import RunResult
-
-CLOCK = Clock()
 
 
 @pytest.mark.scaling
@@ -35,7 +33,7 @@ def test_all_reduce(
     figures = {name: getattr(largest, name) for name in ("size_bytes", "algbw_gb_per_s", "busbw_gb_per_s")}
     about = {"cell": all_reduce_cell.id, "run_id": run.record.run_id}
     told = {**dict(properties(sweep)), "oversubscribed": sweep.oversubscribed}
-    replay(benchmark, CLOCK, largest.samples_s, {**about, **figures, **told})
+    replay(benchmark, largest.samples_s, {**about, **figures, **told})
 
 
 def properties(sweep: CollectiveRecord) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from suite.benchmarks.replay import Clock, replay
+from suite.benchmarks.replay import CLOCK, replay
 from suite.plan.cells import Cell
 from suite.plugin import CONFIG, ScalingWarning, result_of
 from suite.records.record import CellRecord, WaterfallRecord, oversubscribed_mark
@@ -19,7 +19,6 @@ from suite.verdict.metrics import Interval
 if TYPE_CHECKING:
     from suite.run.execute import RunResult
 
-CLOCK = Clock()
 NO_BASELINE = "NO BASELINE: accept this run (--scaling-accept), or measure a base in it (--scaling-against)"
 FIGURES = ("sec_per_epoch", "samples_per_s", "tokens_per_s", "device_flop_per_s", "efficiency", "speedup", "slowdown")
 
@@ -43,7 +42,7 @@ def test_scaling(
     if cell.outcome is Outcome.ERROR:
         pytest.fail(f"ERROR{mark}: {cell.reason}\n{cell.details}{again}", pytrace=False)
     about = {"cell": cell.id, "verdict": cell.outcome.value, "run_id": run.record.run_id}
-    replay(benchmark, CLOCK, run.step_samples_s(scaling_cell), {**about, "oversubscribed": cell.oversubscribed})
+    replay(benchmark, run.step_samples_s(scaling_cell), {**about, "oversubscribed": cell.oversubscribed})
     if cell.outcome is Outcome.FAIL:
         pytest.fail(f"FAIL{mark}: {cell.reason}{again}", pytrace=False)
     if settings.require_baseline and not settings.accept and lacks_baseline(cell):  # accepting makes it the baseline

@@ -14,7 +14,7 @@ import pytest
 
 from suite import options
 from suite.benchmarks import test_all_reduce
-from suite.benchmarks.replay import Clock, replay
+from suite.benchmarks.replay import CLOCK, replay
 from suite.benchmarks.test_scaling import lacks_baseline, properties
 from suite.checks.script import again, explain, world_size
 from suite.cli import pytest_run
@@ -118,7 +118,7 @@ def pytest_benchmark(folder: Path, *arguments: str) -> subprocess.CompletedProce
 @pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")
 def test_a_cell_that_was_not_timed_hands_nothing_over(benchmark: Any) -> None:
     """Such as one that the budget had no room for: it is skipped with its reason, and no failure."""
-    replay(benchmark, Clock(), [], {"cell": "ddp-lenet-strong-2"})
+    replay(benchmark, [], {"cell": "ddp-lenet-strong-2"})
     assert not benchmark.extra_info
 
 
@@ -171,7 +171,7 @@ def test_an_oversubscribed_cell_is_marked_for_other_tools(tmp_path: Path) -> Non
     assert [each.get("oversubscribed") for each in found] == [None, "true"]
 
 
-@pytest.mark.benchmark(timer=test_all_reduce.CLOCK)
+@pytest.mark.benchmark(timer=CLOCK)
 def test_an_oversubscribed_collective_is_marked_for_other_tools(benchmark: Any, request: pytest.FixtureRequest) -> None:
     record = records.make(collectives=[records.collective(oversubscribed=True)])
     run: Any = SimpleNamespace(record=record, collective=lambda _: record.collectives[0])
