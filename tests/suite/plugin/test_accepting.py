@@ -13,7 +13,7 @@ from suite.plan import workloads
 from suite.records import baselines, history
 from suite.records.baselines import AcceptedCell, AcceptedRun, Baseline
 from suite.records.record import Environment
-from suite.render import index, pages
+from suite.render import pages
 from suite.room import devices
 from suite.run import machine
 from tests.support import stand_in
@@ -135,9 +135,9 @@ def test_an_accepted_run_is_kept_for_its_reviewer_and_shown_by_the_index_of_the_
     for name in ("record.json", "summary.md"):
         assert (folder / "accepted" / name).read_text() == (run / name).read_text()
     assert "accepted" not in (folder / ".gitignore").read_text().partition("\n/")[2]
-    found = history.read(folder)
-    assert [run.accepted for run in found.runs] == [True]
-    assert (folder / pages.INDEX).read_text() == index.render(found)
+    assert [run.accepted for run in history.read(folder).runs] == [True]
+    shown = (folder / pages.INDEX).read_text()
+    assert pages.write_index(folder).read_text() == shown
 
 
 @pytest.mark.parametrize("folder", ["kept/deeper", "."])
