@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from importlib.util import find_spec
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -19,7 +18,7 @@ from tests.scripts import BATCH
 from tests.scripts import FOLDER as SCRIPTS
 from tests.support.project import REPOSITORY
 
-needs_libraries = pytest.mark.skipif(find_spec("lightning") is None, reason="needs the libraries of tox -e adapters")
+pytest.importorskip("lightning", reason="needs the libraries of tox -e adapters")
 
 FOLDER = REPOSITORY / "docs" / "adapters"
 ADAPTERS = sorted(path.stem for path in FOLDER.glob("with_*.py"))
@@ -42,7 +41,6 @@ SINGLE_PRECISION = {
 }
 
 
-@needs_libraries
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_an_adapter_passes_the_checks(adapter: str, check: str, bench: Bench) -> None:
@@ -55,7 +53,6 @@ def test_an_adapter_passes_the_checks(adapter: str, check: str, bench: Bench) ->
         assert failure == ""
 
 
-@needs_libraries
 @pytest.mark.parametrize(("adapter", "check"), sorted(SINGLE_PRECISION))
 def test_an_adapter_of_single_precision_passes_the_checks_in_float32(adapter: str, check: str, bench: Bench) -> None:
     cases = draw.cases(check, MOST_RANKS, "sgd").map(lambda case: replace(case, dtype="float32"))
