@@ -331,6 +331,7 @@ def test_a_window_of_whole_turns_lasts_as_its_share_of_a_slow_loader(
     arm = TimedArm(0, [CPU], replace(learners.job("single", loader="book"), dataset=dataset, global_batch=4))
     for lead_in in (4, 6):
         assert arm.window(8, lead_in) / 1e9 == pytest.approx(2 * wait_s, rel=0.4)
+    arm._batches.close()  # otherwise the garbage collector, in whatever test it runs, waits 20 s for the loaders
 
 
 def test_a_timed_window_has_the_peak_memory_of_its_process(dataset: Prepared) -> None:
