@@ -18,9 +18,9 @@ from reference.schedule import MODES
 from reference.trainers import PLAIN_ON_ONE, TRAINERS, trains
 from suite.base import bases
 from suite.base.sides import hosts_of
-from suite.plan import scripts, workloads
+from suite.plan import floors, scripts, workloads
 from suite.plan.cells import SINGLE
-from suite.plan.config import BUDGET_S, Base, Budget, Config, floors_in
+from suite.plan.config import BUDGET_S, Base, Budget, Config
 from suite.plan.project import named_from, named_in
 from suite.plan.scripts import Script
 from suite.plan.workloads import Workload
@@ -136,7 +136,7 @@ def read(config: pytest.Config) -> Config:
         chosen = devices.parse(get.text("devices", default_devices(config)))
         known = workloads.available(root / "pyproject.toml")
         own_scripts = scripts.available(root / "pyproject.toml")
-        least = floors_in(root / "pyproject.toml", [*known, *own_scripts])
+        least = floors.available(root / "pyproject.toml", [*known, *own_scripts])
         several = hosts_of(chosen) is not None
     except ValueError as error:
         raise pytest.UsageError(f"--scaling: {error}") from error

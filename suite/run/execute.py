@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from suite.plan import floors
 from suite.plan.cells import Cell, CollectiveCell
-from suite.plan.config import Config, floors_of
+from suite.plan.config import Config
 from suite.processes.failure import harmless
 from suite.processes.folder import locked
 from suite.records import baselines, calibration
@@ -195,7 +196,7 @@ def execute(
         plan,
         baseline=baselines.read(config.report_dir, key),
         calibration=calibration.read(config.report_dir, key),
-        floors=floors_of(config.floors, selected.cells, config.devices.oversubscribed),
+        floors=floors.resolve(config.floors, selected.cells, config.devices.oversubscribed),
         sweeps=tuple(selected.sweeps),
         checks_to_come=selected.checks,
         begun_s=plan.begun_s - spent_s,

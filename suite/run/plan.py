@@ -11,7 +11,8 @@ from pathlib import Path
 
 from suite.plan import cells
 from suite.plan.cells import Arm, Cell, CollectiveCell
-from suite.plan.config import Config, Floor
+from suite.plan.config import Config
+from suite.plan.floors import Floor
 from suite.plan.workloads import Workload
 from suite.processes.jobs import LOADERS
 from suite.records import record

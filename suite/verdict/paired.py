@@ -170,8 +170,9 @@ def _alike(own: Sequence[Middle], peers: Sequence[Sequence[Middle | None]]) -> l
     within, values = _within(own), list[list[float]]()
     for peer in peers:
         seen = [middle for middle in peer if middle is not None]
-        ratio = _within(seen) / within if within else 1.0
-        if len(seen) > 1 and (not ratio or 1 / ALIKE <= ratio <= ALIKE):
+        theirs = _within(seen)
+        known = within and theirs  # single windows show nothing of it
+        if len(seen) > 1 and (not known or within / ALIKE <= theirs <= within * ALIKE):
             values.append([middle.value for middle in seen])
     return values
 

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from suite.plan.cells import Cell
-from suite.plan.config import Floor, floors_in, floors_of
+from suite.plan.floors import Floor, available, resolve
 from suite.verdict import ALPHA_FAIL, ALPHA_PASS, FIRST_LOOK, Outcome, spending
 from suite.verdict.floor import floor
 from tests.support.family import exceeds
@@ -25,7 +25,7 @@ TRIALS = 2000
 def read(tmp_path: Path, text: str) -> tuple[Floor, ...]:
     file = tmp_path / "pyproject.toml"
     file.write_text(text)
-    return floors_in(file, ["lenet", "resnet18"])
+    return available(file, ["lenet", "resnet18"])
 
 
 def entries(*given: str) -> str:
@@ -55,19 +55,19 @@ RIVALS = 'workload = "lenet"\nefficiency = 0.5', 'trainer = "ddp"\nefficiency = 
 def test_of_the_entries_that_agree_with_a_cell_the_one_with_most_keys_holds_and_the_higher_of_two(
     tmp_path: Path, given: Sequence[str], cell: Cell, efficiency: float | None
 ) -> None:
-    found = floors_of(read(tmp_path, entries(*given)), [cell], lambda size: False).get(cell)
+    found = resolve(read(tmp_path, entries(*given)), [cell], lambda size: False).get(cell)
     assert (found and found.efficiency) == efficiency
 
 
 def test_no_file_is_no_floor(tmp_path: Path) -> None:
-    assert floors_in(tmp_path / "none.toml", ["lenet"]) == ()
+    assert available(tmp_path / "none.toml", ["lenet"]) == ()
 
 
 def test_one_device_and_oversubscribed_cells_are_never_judged(tmp_path: Path) -> None:
     given = read(tmp_path, entries("efficiency = 0.8"))
     cells = [Cell("ddp", "lenet", "strong", size) for size in (1, 2, 4)]
-    assert list(floors_of(given, cells, lambda size: size > 2)) == [cells[1]]
-    assert list(floors_of(given, cells, lambda size: False)) == cells[1:]
+    assert list(resolve(given, cells, lambda size: size > 2)) == [cells[1]]
+    assert list(resolve(given, cells, lambda size: False)) == cells[1:]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from suite import options
 from suite.options import OPTIONS
 from suite.plan import workloads
-from suite.plan.config import Floor, floors_in
+from suite.plan.floors import Floor, available
 from suite.processes.failure import harmless
 from suite.records.record import Record
 from suite.render import commands, markdown
@@ -115,7 +115,7 @@ def test_a_table_in_pyproject_is_used_or_refused(tmp_path: Path, name: str, key:
     file.write_text(f'{heading}\nmodel = "toy"\n{key} = {toml(value)}\n', encoding="utf-8", errors="surrogatepass")
     try:
         known = workloads.available(file)
-        floors_in(file, known)
+        available(file, known)
     except ValueError:  # `options.read` makes a usage error of it
         return
     assert all("/" not in workload and workload.isprintable() for workload in known)

@@ -11,7 +11,8 @@ import pytest
 
 from suite.cli import calibrate
 from suite.plan.cells import PLAIN, Arm, Cell, CollectiveCell
-from suite.plan.config import Config, Floor
+from suite.plan.config import Config
+from suite.plan.floors import Floor
 from suite.records.record import CellRecord
 from suite.room.devices import Devices
 from suite.run.attribution import OF_A_SLOWER_CELL, SESSIONS

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from suite.plan.cells import Arm, Cell
-from suite.plan.config import Floor
+from suite.plan.floors import Floor
 from suite.run import schedule
 from suite.run.observations import Observations
 from suite.verdict import Outcome

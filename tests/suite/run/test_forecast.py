@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from suite.plan.cells import Arm, Cell, CollectiveCell
-from suite.plan.config import Base, Floor
+from suite.plan.config import Base
+from suite.plan.floors import Floor
 from suite.records.calibration import promise
 from suite.room.devices import Devices
 from suite.run import forecast

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from suite.plan.cells import Arm, Cell
-from suite.plan.config import Floor
+from suite.plan.floors import Floor
 from suite.processes.failure import WorkerFailure
 from suite.records.record import CellRecord, CheckRecord, Environment
 from suite.room.devices import Devices
